@@ -3,6 +3,7 @@
 mod layers;
 mod sanity;
 
+use crate::domain::Clock;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -70,6 +71,7 @@ pub struct Search {
     pub sampled_trials: u32,
     pub full_trials: u32,
     pub seed: u64,
+    pub clock: Clock,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

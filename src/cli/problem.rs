@@ -4,7 +4,7 @@
 use crate::domain::catalog::operation::{
     Draft, Fault, Field, Kind, Misfit, Op, Value, fields, owners,
 };
-use crate::domain::{Digest, Fixed, Param, Problem, SearchStrategy};
+use crate::domain::{Clock, Digest, Fixed, Param, Problem, SearchStrategy};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum, value_parser};
 use serde_json::{Map, json};
@@ -66,6 +66,9 @@ pub struct SearchArgs {
     /// family; may be given several times
     #[arg(long = "fix", value_name = "PARAM=VALUE", value_parser = fix)]
     pub fixed: Vec<(String, Param)>,
+    /// The clock by which candidates are timed and chosen: each call alone, or calls back to back
+    #[arg(long, value_enum)]
+    pub clock: Option<ClockArg>,
     /// How often the kernel will be called; preprocessing counts by it
     #[arg(long)]
     pub expected_calls: Option<u64>,
@@ -79,6 +82,12 @@ pub enum StrategyArg {
     Halving,
     Sampled,
     Full,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClockArg {
+    Isolated,
+    Pipelined,
 }
 
 /// Reads `order=length`: a parameter and its value.
@@ -230,6 +239,10 @@ impl SearchArgs {
             StrategyArg::Sampled => SearchStrategy::Sampled,
             StrategyArg::Full => SearchStrategy::Full,
         });
+        let clock = self.clock.map(|clock| match clock {
+            ClockArg::Isolated => Clock::Isolated,
+            ClockArg::Pipelined => Clock::Pipelined,
+        });
         let members = [
             ("strategy", strategy.map(|value| json!(value))),
             ("top_k", self.top_k.map(|value| json!(value))),
@@ -238,6 +251,7 @@ impl SearchArgs {
             ("seed", self.seed.map(|value| json!(value))),
             ("measure", self.measure.then_some(json!(true))),
             ("fixed", (!self.fixed.is_empty()).then(|| json!(self.fixed()))),
+            ("clock", clock.map(|value| json!(value))),
             ("families", (!self.families.is_empty()).then(|| json!(self.families))),
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));

@@ -210,6 +210,7 @@ fn settings(config: &Config) -> ServiceSettings {
             sampled_trials: search.sampled_trials,
             full_trials: search.full_trials,
             seed: search.seed,
+            clock: search.clock,
         },
         measure_misses: config.lookup.measure_misses,
         lease_ms: config.worker.lease_ms,

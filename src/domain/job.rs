@@ -1,6 +1,6 @@
 //! A job: a request to find a plan, and its progress.
 
-use super::{Candidate, DeviceId, Digest, Fixed, PlanId, Problem, Timestamp};
+use super::{Candidate, Clock, DeviceId, Digest, Fixed, PlanId, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -71,6 +71,10 @@ pub struct Search {
     /// Parameter values that candidates must have.
     #[serde(default, skip_serializing_if = "Fixed::is_empty")]
     pub fixed: Fixed,
+    /// The clock by which candidates are timed and chosen. Absent in a stored request of earlier versions, whose trials are
+    /// isolated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
 }
 
 impl Search {

@@ -3,6 +3,7 @@
 pub mod bundle;
 pub mod candidate;
 pub mod catalog;
+pub mod clock;
 pub mod device;
 pub mod digest;
 pub mod element;
@@ -27,6 +28,7 @@ pub mod work;
 
 pub use candidate::{Candidate, CandidateId, Param};
 pub use catalog::operation::Op;
+pub use clock::{Clock, ClockTime, Clocks};
 pub use device::{Device, DeviceClass, DeviceId, DeviceKind, LibraryFile};
 pub use digest::Digest;
 pub use event::{Event, EventKind};

@@ -1,5 +1,6 @@
 //! The outcome of a trial: data, never an error.
 
+use super::Clock;
 use serde::{Deserialize, Serialize};
 
 /// The result of trying one candidate on one device.
@@ -50,6 +51,9 @@ pub struct Timing {
     /// Samples dropped because the device throttled.
     #[serde(default)]
     pub dropped: u32,
+    /// The clock that took the samples; a pipelined one is the mean of a few calls.
+    #[serde(default = "Clock::of_earlier_versions")]
+    pub clock: Clock,
 }
 
 /// Resource usage of a kernel, as reported by compiler and driver.
@@ -125,7 +129,7 @@ impl Outcome {
 }
 
 impl Timing {
-    /// Summarises raw samples in microseconds; `None` if there are none.
+    /// Summarises raw samples of single calls in microseconds; `None` if there are none.
     ///
     /// The interval is the narrowest pair of order statistics with at most 2.5 % of the binomial distribution (n, 1/2)
     /// beyond each side; it is valid for any distribution.
@@ -140,7 +144,14 @@ impl Timing {
         } else {
             (sorted[middle - 1] + sorted[middle]) / 2.0
         };
-        Some(Self { median_us, ci95_us: [sorted[cut], sorted[last - cut]], samples_us, dropped })
+        let ci95_us = [sorted[cut], sorted[last - cut]];
+        Some(Self { median_us, ci95_us, samples_us, dropped, clock: Clock::Isolated })
+    }
+
+    /// The same, taken by this clock.
+    #[must_use]
+    pub fn by(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 }
 

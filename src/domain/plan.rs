@@ -3,8 +3,8 @@
 
 use super::recipe::Scratch;
 use super::{
-    Candidate, Device, DeviceClass, Digest, FunnelStep, Intensity, JobId, Judged, L2Policy,
-    ModelId, Problem, Resources, StoppedBy, Timestamp,
+    Candidate, Clock, Clocks, Device, DeviceClass, Digest, FunnelStep, Intensity, JobId, Judged,
+    L2Policy, ModelId, Problem, Resources, StoppedBy, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,10 +39,13 @@ pub struct PlanKey {
 }
 
 /// The newest version of the stored form; readers accept it and earlier ones, and refuse unknown versions.
-pub const PLAN_VERSION: u32 = PREDICTED_VERSION;
+pub const PLAN_VERSION: u32 = MEASURED_VERSION;
 
-/// Version of measured plans.
-pub const MEASURED_VERSION: u32 = 1;
+/// Version of measured plans. Their times name a clock; readers of version 1 would take all for times of single calls.
+pub const MEASURED_VERSION: u32 = 3;
+
+/// The oldest version: measured plans, all of whose times are of single calls.
+pub const OLDEST_VERSION: u32 = 1;
 
 /// Version of predicted plans. Their `measured` is absent, which readers of version 1 would treat as corruption.
 pub const PREDICTED_VERSION: u32 = 2;
@@ -65,7 +68,7 @@ pub struct Plan {
     pub tie: bool,
     pub runner_up: Option<RunnerUp>,
     pub baseline: Option<Baseline>,
-    /// Baseline median divided by the winner's median, both from the paired finals.
+    /// Baseline median divided by the winner's median, both from the paired finals and by the clock that decided.
     pub speedup: Option<f64>,
     pub limit: Limit,
     /// Always present in a predicted plan.
@@ -129,6 +132,12 @@ pub struct Measured {
     pub ci95_us: [f64; 2],
     pub samples: u32,
     pub rel_error: f64,
+    /// The clock of these times, and of all others of the plan that name none: the one by which the winner was chosen.
+    #[serde(default = "Clock::of_earlier_versions")]
+    pub clock: Clock,
+    /// The times by every clock that was read, this one included; empty in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Clocks::is_empty")]
+    pub clocks: Clocks,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,6 +147,9 @@ pub struct RunnerUp {
     /// Absent in plans of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95_us: Option<[f64; 2]>,
+    /// As of `measured`.
+    #[serde(default, skip_serializing_if = "Clocks::is_empty")]
+    pub clocks: Clocks,
 }
 
 /// The vendor routine, timed in the same session on the same buffers.
@@ -148,6 +160,9 @@ pub struct Baseline {
     pub version: String,
     pub algorithm: String,
     pub median_us: f64,
+    /// As of `measured`.
+    #[serde(default, skip_serializing_if = "Clocks::is_empty")]
+    pub clocks: Clocks,
     /// Its own work before the first call in milliseconds: SpSV's analysis, SpMM's preprocessing.
     #[serde(default)]
     pub preprocess_ms: f64,

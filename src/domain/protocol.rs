@@ -5,12 +5,12 @@
 
 use super::plan::{Bound, LaunchStep};
 use super::recipe::{Compiled, Scratch};
-use super::{Candidate, Device, Digest, L2Policy, Outcome, Problem, Timing};
+use super::{Candidate, Clock, Device, Digest, L2Policy, Outcome, Problem, Timing};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Both sides refuse other versions.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest line that either side writes or reads, including the newline; longer ones are refused without buffering.
 pub const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -37,6 +37,8 @@ pub enum RequestBody {
     Pair {
         candidates: Vec<Candidate>,
         rounds: u32,
+        /// By which clock each of them is timed in its turn.
+        clock: Clock,
         /// A kernel with a watchdog stops itself after this many microseconds (default: one second).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         give_up_us: Option<f64>,
@@ -83,6 +85,8 @@ pub struct Effort {
     /// cannot win. A kernel with a watchdog stops itself then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub give_up_us: Option<f64>,
+    /// What a sample spans.
+    pub clock: Clock,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ pub mod replay;
 
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};
-use crate::domain::{Device, L2Policy, Problem, Timing};
+use crate::domain::{Clock, Device, L2Policy, Problem, Timing};
 use crate::sparse::oracle::Product;
 use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
@@ -143,15 +143,17 @@ pub trait Engine {
     /// watchdog stops itself after `give_up_us` (plus the additional cost of a first call), or after a second.
     fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError>;
 
-    /// Warms up, then takes samples of single calls, including everything that a call needs.
+    /// Warms up, then takes samples by the effort's clock, including everything that a call needs. The timing says by which
+    /// clock it was taken: under [`L2Policy::Cold`] always the isolated one.
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError>;
 
-    /// Takes samples alternately, A B C A B C ..., `rounds` of each. A kernel with a watchdog stops itself after
+    /// Takes samples alternately, A B C A B C ..., `rounds` of each, where a turn is what one sample of this clock spans. A kernel with a watchdog stops itself after
     /// `give_up_us`, or after a second.
     fn pair(
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
+        clock: Clock,
         give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError>;
 

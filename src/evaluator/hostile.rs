@@ -6,7 +6,7 @@
 
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe, Step};
-use crate::domain::{Candidate, Device, Layout, Problem, Timing};
+use crate::domain::{Candidate, Clock, Device, Layout, Problem, Timing};
 use crate::engine::{Check, Engine, EngineError, Operands};
 use crate::ops::Refusal;
 use crate::sparse::Csr;
@@ -158,6 +158,7 @@ impl Engine for OnHost {
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
+        clock: Clock,
         give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError> {
         match recipes.iter().find(|recipe| recipe.candidate.family == FAMILY) {
@@ -165,7 +166,7 @@ impl Engine for OnHost {
             Some(recipe) => {
                 Err(EngineError::Refused(format!("{} cannot be a finalist", recipe.candidate)))
             }
-            None => self.engine.pair(recipes, rounds, give_up_us),
+            None => self.engine.pair(recipes, rounds, clock, give_up_us),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
 };
 use crate::domain::recipe::Recipe;
-use crate::domain::{Candidate, Outcome, Problem};
+use crate::domain::{Candidate, Clock, Outcome, Problem};
 use crate::engine::{Engine, EngineError};
 use crate::ops::{Lowerer, Refusal};
 use crate::sparse::Csr;
@@ -68,8 +68,8 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Load(load) => self.load(seq, &load),
             RequestBody::Prepare { candidates } => self.prepare(candidates),
             RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
-            RequestBody::Pair { candidates, rounds, give_up_us } => {
-                self.pair(seq, &candidates, rounds, give_up_us)
+            RequestBody::Pair { candidates, rounds, clock, give_up_us } => {
+                self.pair(seq, &candidates, rounds, clock, give_up_us)
             }
             RequestBody::Export { candidate, folder } => {
                 self.export(seq, &candidate, folder.as_deref())
@@ -176,6 +176,7 @@ impl<'a, W: Write> Session<'a, W> {
         seq: u64,
         candidates: &[Candidate],
         rounds: u32,
+        clock: Clock,
         give_up_us: Option<f64>,
     ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
@@ -193,7 +194,7 @@ impl<'a, W: Write> Session<'a, W> {
             recipes.push(recipe);
         }
         send_stage(&mut self.output, seq, trial::TIMING)?;
-        match engine.pair(&recipes, rounds, give_up_us) {
+        match engine.pair(&recipes, rounds, clock, give_up_us) {
             Ok(timings) => Ok(Reply::Paired { timings }),
             Err(EngineError::Lost(detail)) => Err(EvaluatorError::Lost(detail)),
             Err(error) => Err(EvaluatorError::Pair(error.to_string())),

@@ -2,9 +2,10 @@
 
 use super::{DeviceSelector, EXIT_IO, EXIT_LOST, EXIT_OK, EvaluatorOptions, Unlowered, run};
 use crate::domain::protocol::{
-    Effort, Load, MAX_LINE_BYTES, Message, MessageBody, Reply, Request, RequestBody,
+    Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, Request,
+    RequestBody,
 };
-use crate::domain::{Candidate, L2Policy, Outcome};
+use crate::domain::{Candidate, Clock, L2Policy, Outcome};
 use crate::sparse::{Csr, canonical, digest};
 use std::io::{self, Write};
 
@@ -60,13 +61,19 @@ fn line(seq: u64, body: RequestBody) -> String {
 }
 
 fn measure(family: &str) -> RequestBody {
-    let effort =
-        Effort { warmups: 0, min_samples: 1, max_samples: 2, budget_ms: 1.0, give_up_us: None };
+    let effort = Effort {
+        warmups: 0,
+        min_samples: 1,
+        max_samples: 2,
+        budget_ms: 1.0,
+        give_up_us: None,
+        clock: Clock::Isolated,
+    };
     RequestBody::Measure { candidate: Candidate::new(family), effort }
 }
 
 fn open() -> String {
-    line(1, RequestBody::Open { protocol: 1 })
+    line(1, RequestBody::Open { protocol: PROTOCOL_VERSION })
 }
 
 /// The error in the last reply.

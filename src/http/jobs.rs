@@ -6,7 +6,8 @@ use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
 use crate::domain::{
-    DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy, Work, WorkKind,
+    Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy, Work,
+    WorkKind,
 };
 use crate::service::JobFilter;
 use crate::wire::{self, Page};
@@ -49,6 +50,8 @@ struct SearchIn {
     families: Option<Vec<String>>,
     #[serde(default, deserialize_with = "given")]
     fixed: Option<Fixed>,
+    #[serde(default, deserialize_with = "given")]
+    clock: Option<Clock>,
 }
 
 impl TryFrom<JobIn> for JobRequest {
@@ -71,6 +74,7 @@ impl TryFrom<JobIn> for JobRequest {
                 measure: input.search.measure.unwrap_or_default(),
                 families: input.search.families.unwrap_or_default(),
                 fixed: input.search.fixed.unwrap_or_default(),
+                clock: input.search.clock,
             },
             expected_calls: input.expected_calls,
         })

@@ -6,7 +6,7 @@ use super::life::retriable;
 use super::{Deadlines, EvaluatorSpec, PoolError};
 use crate::domain::protocol::{Effort, Exported, Load, Loaded, Reply, RequestBody};
 use crate::domain::recipe::Compiled;
-use crate::domain::{Candidate, Device, Outcome, Timing};
+use crate::domain::{Candidate, Clock, Device, Outcome, Timing};
 use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -135,17 +135,19 @@ impl Evaluator {
         Ok(Measured { outcome, compiled: None })
     }
 
-    /// Times candidates alternately; returns one timing each, in the given order. A kernel with a watchdog stops
+    /// Times candidates alternately by one clock; returns one timing each, in the given order. A kernel with a watchdog stops
     /// itself, and the call, after `give_up_us`, or after a second.
     pub async fn pair(
         &mut self,
         candidates: Vec<Candidate>,
         rounds: u32,
+        clock: Clock,
         give_up_us: Option<f64>,
         cancel: &CancellationToken,
     ) -> Result<Vec<Timing>, PoolError> {
         let asked = candidates.len();
-        match self.call(RequestBody::Pair { candidates, rounds, give_up_us }, None, cancel).await? {
+        let request = RequestBody::Pair { candidates, rounds, clock, give_up_us };
+        match self.call(request, None, cancel).await? {
             Reply::Paired { timings } if timings.len() == asked => Ok(timings),
             other => Err(self.unexpected_reply(&other).await),
         }

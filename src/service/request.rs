@@ -3,7 +3,8 @@
 use super::{Result, SearchDefaults, ServiceError};
 use crate::domain::catalog::family::Parameter;
 use crate::domain::{
-    Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search, SearchStrategy, fixed,
+    Clock, Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search,
+    SearchStrategy, fixed,
 };
 use crate::ops::admission::Footprint;
 use crate::ops::{self, admission};
@@ -17,7 +18,11 @@ const MAX_SECONDS: f64 = 24.0 * 3600.0;
 const MAX_TRIALS: u32 = 1_000_000;
 
 /// The request with every absent field of its search filled in, so that the job is fully specified.
-pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<JobRequest> {
+pub(super) fn fill(
+    request: &JobRequest,
+    defaults: &SearchDefaults,
+    l2_policy: L2Policy,
+) -> Result<JobRequest> {
     let search = &request.search;
     if search.measure && search.strategy != SearchStrategy::Predicted {
         let message = "only the strategy predicted can be followed by a measuring job";
@@ -32,6 +37,7 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         measure: search.measure,
         families: search.families.clone(),
         fixed: search.fixed.clone(),
+        clock: Some(clock(search.clock, defaults.clock, l2_policy)?),
     };
     // NaN is in no range.
     if filled.seconds.is_some_and(|s| !(s > 0.0 && s <= MAX_SECONDS)) {
@@ -48,6 +54,20 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         return Err(ServiceError::invalid("/expected_calls", message));
     }
     Ok(JobRequest { search: filled, ..request.clone() })
+}
+
+/// The clock that was asked for, which must be one that can be read here; else the default as far as it can be.
+fn clock(asked: Option<Clock>, default: Clock, l2_policy: L2Policy) -> Result<Clock> {
+    let Some(asked) = asked else { return Ok(default.under(l2_policy)) };
+    if asked.under(l2_policy) != asked {
+        let message = format!(
+            "the clock {asked} cannot be read here: with the L2 policy {l2_policy} the cache is swept before each call, so calls \
+             do not follow each other; there is {}",
+            asked.under(l2_policy)
+        );
+        return Err(ServiceError::invalid("/search/clock", message));
+    }
+    Ok(asked)
 }
 
 /// Checks that the problem can be tuned for the matrix, and that its operands fit on the device and this host.
@@ -169,7 +189,7 @@ pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
 /// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
 /// wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Policy) -> String {
-    let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed } =
+    let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed, clock } =
         &filled.search;
     let measured = if *measure { ";measure" } else { "" };
     let among = match families.is_empty() {
@@ -180,8 +200,9 @@ pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Polic
         true => String::new(),
         false => format!(";fixed={fixed}"),
     };
+    let by = clock.map_or_else(String::new, |clock| format!(";clock={clock}"));
     format!(
-        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}",
+        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}",
         filled.matrix, filled.problem, device.id, filled.expected_calls
     )
 }

@@ -1,6 +1,6 @@
 //! Settings of the use cases; filled from the configuration at start.
 
-use crate::domain::{L2Policy, SearchStrategy};
+use crate::domain::{Clock, L2Policy, SearchStrategy};
 use crate::sparse::read::Limits;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub struct SearchDefaults {
     /// Number of trials of `full`, including vendor routines.
     pub full_trials: u32,
     pub seed: u64,
+    /// The clock by which candidates are chosen, if calls may follow each other here (`l2_policy`).
+    pub clock: Clock,
 }
 
 impl SearchDefaults {
@@ -133,6 +135,7 @@ impl Default for ServiceSettings {
                 sampled_trials: 96,
                 full_trials: 600,
                 seed: 1,
+                clock: Clock::Pipelined,
             },
             lease_ms: 15_000,
             max_attempts: 5,

@@ -6,8 +6,8 @@ use crate::domain::job::Progress;
 use crate::domain::learned::Scope;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::domain::{
-    DeviceClass, DeviceId, Digest, EventKind, FunnelStep, JobId, JobState, ModelId, Op, Param,
-    PlanId, SearchStrategy, Stage, StoppedBy, Timestamp, WorkKind,
+    Clock, DeviceClass, DeviceId, Digest, EventKind, FunnelStep, JobId, JobState, ModelId, Op,
+    Param, PlanId, SearchStrategy, Stage, StoppedBy, Timestamp, WorkKind,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,6 +70,9 @@ pub struct Search {
     /// Values of parameters, by `PARAMETER` or `FAMILY.PARAMETER`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fixed: BTreeMap<String, Param>,
+    /// Absent in jobs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Open<Clock>>,
 }
 
 /// The fastest candidate so far.
@@ -176,6 +179,7 @@ impl From<domain::Search> for Search {
             measure: search.measure,
             families: search.families,
             fixed: search.fixed.0,
+            clock: search.clock.map(Open::from),
         }
     }
 }

@@ -8,8 +8,8 @@ use crate::domain::plan::{
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
-    DeviceClass, Digest, FunnelStep, Grade, Intensity, JobId, Judged, L2Policy, ModelId, PlanId,
-    Resources, StoppedBy,
+    Clocks, DeviceClass, Digest, FunnelStep, Grade, Intensity, JobId, Judged, L2Policy, ModelId,
+    PlanId, Resources, StoppedBy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,8 @@ pub struct RunnerUp {
     /// Absent in plans of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95_us: Option<[f64; 2]>,
+    #[serde(default, skip_serializing_if = "Clocks::is_empty")]
+    pub clocks: Clocks,
 }
 
 /// The model's prediction for the candidate. Unlike the stored form, it always contains the number of candidates passed
@@ -177,8 +179,8 @@ impl From<domain::Plan> for Plan {
 
 impl From<domain::plan::RunnerUp> for RunnerUp {
     fn from(runner_up: domain::plan::RunnerUp) -> Self {
-        let domain::plan::RunnerUp { candidate, median_us, ci95_us } = runner_up;
-        Self { candidate: candidate.into(), median_us, ci95_us }
+        let domain::plan::RunnerUp { candidate, median_us, ci95_us, clocks } = runner_up;
+        Self { candidate: candidate.into(), median_us, ci95_us, clocks }
     }
 }
 

@@ -12,14 +12,20 @@ mod types;
 use case::case;
 use sparsetune::domain::protocol::Effort;
 use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe};
-use sparsetune::domain::{Candidate, Dtype, L2Policy, Layout, Problem, Spmm};
+use sparsetune::domain::{Candidate, Clock, Dtype, L2Policy, Layout, Problem, Spmm};
 use sparsetune::engine::cuda::{CudaEngine, Options, devices, probe};
 use sparsetune::engine::{Check, Engine, EngineError, Operands};
 use std::path::{Path, PathBuf};
 
 const STORE: &str = "c[C_AT(row, j)] = sum;";
-const EFFORT: Effort =
-    Effort { warmups: 3, min_samples: 20, max_samples: 200, budget_ms: 50.0, give_up_us: None };
+const EFFORT: Effort = Effort {
+    warmups: 3,
+    min_samples: 20,
+    max_samples: 200,
+    budget_ms: 50.0,
+    give_up_us: None,
+    clock: Clock::Isolated,
+};
 
 fn vendor(algorithm: &str) -> Recipe {
     let candidate = Candidate::new("vendor").with_text("algorithm", algorithm);
@@ -222,7 +228,7 @@ fn timing(engine: &mut CudaEngine) {
             assert!(timing.samples_us.len() >= 20 && timing.median_us > 0.0);
         }
         let pair = engine
-            .pair(&[real.clone(), vendor("csr_alg2"), real.clone()], 25, None)
+            .pair(&[real.clone(), vendor("csr_alg2"), real.clone()], 25, Clock::Isolated, None)
             .expect("pairs");
         let medians: Vec<f64> = pair.iter().map(|timing| timing.median_us).collect();
         println!("{policy} pair real, csr_alg2, real: {medians:.2?}");

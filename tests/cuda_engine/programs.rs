@@ -4,7 +4,7 @@ use crate::case::{Case, case};
 use crate::{EFFORT, STORE, altered, right};
 use sparsetune::domain::protocol::Effort;
 use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe, Scratch, Step};
-use sparsetune::domain::{Candidate, L2Policy, Layout};
+use sparsetune::domain::{Candidate, Clock, L2Policy, Layout};
 use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
@@ -185,8 +185,9 @@ fn turns(engine: &mut CudaEngine, case: &Case) {
         println!("{policy}: a graph of two kernels {graph:.2} us, one kernel {one:.2} us");
     }
     // The same recipe twice shares its memory and its alternation.
-    let pair =
-        engine.pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, None).expect("pairs");
+    let pair = engine
+        .pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, Clock::Isolated, None)
+        .expect("pairs");
     assert!(pair.iter().all(|timing| timing.samples_us.len() == 11));
     let exported = engine.export(&two).expect("exports");
     assert_eq!((exported.steps.len(), exported.scratch.len()), (2, 2));
@@ -212,7 +213,9 @@ fn epochs(engine: &mut CudaEngine, case: &Case) {
         // From 1 again at each verification, and on through all calls that follow.
         assert!(right(engine.verify(&counting, None).expect("verifies")));
         engine.time(&counting, &EFFORT).expect("times");
-        engine.pair(&[counting.clone(), case.kernel(STORE)], 5, None).expect("pairs");
+        engine
+            .pair(&[counting.clone(), case.kernel(STORE)], 5, Clock::Isolated, None)
+            .expect("pairs");
     }
     let wrong = engine.verify(&of(Arg::U32(2)), None);
     assert!(matches!(wrong, Err(EngineError::Watchdog(_))), "{wrong:?}");
@@ -252,7 +255,12 @@ fn watchdog(engine: &mut CudaEngine, case: &Case) {
         let stopped = engine.time(&lost, &effort);
         assert!(matches!(stopped, Err(EngineError::Watchdog(_))), "{stopped:?}");
         // A call that gives up ends neither the other calls of a batch nor the engine.
-        let stopped = engine.pair(&[raised.clone(), lost.clone(), case.kernel(STORE)], 3, None);
+        let stopped = engine.pair(
+            &[raised.clone(), lost.clone(), case.kernel(STORE)],
+            3,
+            Clock::Isolated,
+            None,
+        );
         assert!(matches!(&stopped, Err(EngineError::Watchdog(why)) if why.starts_with("lost")));
         let timing = engine.time(&raised, &EFFORT).expect("times");
         println!("{steps} steps that wait: {:.2} us", timing.median_us);

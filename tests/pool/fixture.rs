@@ -1,7 +1,7 @@
 //! A small matrix on disk, a recording of everything a candidate can do, and evaluators over them with short deadlines.
 
 use sparsetune::domain::protocol::{Effort, Load};
-use sparsetune::domain::{Candidate, DeviceId, L2Policy, Outcome};
+use sparsetune::domain::{Candidate, Clock, DeviceId, L2Policy, Outcome};
 use sparsetune::pool::{Deadlines, Evaluator, EvaluatorSpec, Restarts};
 use sparsetune::sparse::{Csr, canonical, digest};
 use std::ffi::OsString;
@@ -11,8 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_sparsetune");
 
-pub const EFFORT: Effort =
-    Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 10.0, give_up_us: None };
+pub const EFFORT: Effort = Effort {
+    warmups: 1,
+    min_samples: 3,
+    max_samples: 5,
+    budget_ms: 10.0,
+    give_up_us: None,
+    clock: Clock::Isolated,
+};
 
 /// What a hanging candidate is given.
 pub const SOON: Option<Duration> = Some(Duration::from_millis(150));

@@ -2,7 +2,7 @@
 
 use crate::fixture::{BINARY, Fixture, SOON, hostile, never, outcome};
 use sparsetune::domain::protocol::Load;
-use sparsetune::domain::{DeviceKind, Outcome};
+use sparsetune::domain::{Clock, DeviceKind, Outcome};
 use sparsetune::ops;
 use sparsetune::sparse::canonical;
 
@@ -33,7 +33,7 @@ async fn the_cpu_measures_what_the_service_would_try() {
     // The engine's own threads do not keep a killed child alive, and the next one knows the matrix.
     assert_eq!(outcome(&mut evaluator, &hostile("hang"), SOON).await.state(), "timed_out");
     assert_eq!(outcome(&mut evaluator, &hostile("fault"), None).await.state(), "crashed");
-    let timings = evaluator.pair(tried.clone(), 3, None, &never()).await.unwrap();
+    let timings = evaluator.pair(tried.clone(), 3, Clock::Isolated, None, &never()).await.unwrap();
     assert!(timings.iter().all(|timing| timing.samples_us.len() == 3));
     let exported = evaluator.export(&tried[0], None, &never()).await.unwrap();
     assert_eq!(exported.kernel_digest, device.kernels.get(&tried[0].family).copied());

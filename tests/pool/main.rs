@@ -6,7 +6,7 @@ mod host;
 mod orphans;
 
 use fixture::{BINARY, EFFORT, Fixture, SOON, detail, hostile, never, outcome, works};
-use sparsetune::domain::{Candidate, Digest, Outcome};
+use sparsetune::domain::{Candidate, Clock, Digest, Outcome};
 use sparsetune::pool::PoolError;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -215,18 +215,20 @@ async fn finalists_are_prepared_paired_and_exported() {
     evaluator.prepare(many.collect(), &never()).await.unwrap();
     works(&mut evaluator).await;
     let both = vec![good.clone(), Candidate::new("other")];
-    let timings = evaluator.pair(both, 4, None, &never()).await.unwrap();
+    let timings = evaluator.pair(both, 4, Clock::Isolated, None, &never()).await.unwrap();
     let samples: Vec<_> = timings.into_iter().map(|timing| timing.samples_us).collect();
     assert_eq!(samples, [[8.0, 7.0, 6.0, 8.0], [9.0; 4]]);
     assert_eq!(evaluator.export(&good, None, &never()).await.unwrap().steps[0].entry, "good");
 
     evaluator.deadlines_mut().pair = Duration::from_millis(150);
     let hung = vec![good.clone(), Candidate::new("hanging_pair")];
-    let error = evaluator.pair(hung, 4, None, &never()).await.unwrap_err();
+    let error = evaluator.pair(hung, 4, Clock::Isolated, None, &never()).await.unwrap_err();
     assert!(matches!(error, PoolError::TimedOut(_)), "{error}");
     evaluator.deadlines_mut().pair = Duration::from_secs(20);
-    let lost =
-        evaluator.pair(vec![Candidate::new("losing_pair")], 4, None, &never()).await.unwrap_err();
+    let lost = evaluator
+        .pair(vec![Candidate::new("losing_pair")], 4, Clock::Isolated, None, &never())
+        .await
+        .unwrap_err();
     assert!(matches!(&lost, PoolError::Crashed(why) if why.contains("exit code 70")), "{lost}");
     works(&mut evaluator).await;
     evaluator.close().await;

@@ -132,7 +132,7 @@ impl Bench {
         Working { shutdown, task }
     }
 
-    fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.folder.path().join("requests.jsonl")
     }
 
@@ -269,7 +269,14 @@ pub fn takes_and_waits(us: f64, latency: Duration) -> Act {
 
 pub fn samples(samples_us: Vec<f64>, latency: Duration) -> Act {
     let latency_ms = latency.as_millis() as u64;
-    Act::Measured { samples_us, rel_error: 1e-8, resources: None, prepare_ms: None, latency_ms }
+    Act::Measured {
+        samples_us,
+        alone_us: None,
+        rel_error: 1e-8,
+        resources: None,
+        prepare_ms: None,
+        latency_ms,
+    }
 }
 
 /// Whether no two trials are of one candidate.

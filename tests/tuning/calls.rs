@@ -11,8 +11,15 @@ const GPU_KERNELS: Kernels = Kernels { op: Op::Spmm, device: DeviceKind::Cuda };
 
 fn prepared(us: f64, ms: f64) -> Act {
     match takes(us) {
-        Act::Measured { samples_us, rel_error, resources, latency_ms, .. } => {
-            Act::Measured { samples_us, rel_error, resources, prepare_ms: Some(ms), latency_ms }
+        Act::Measured { samples_us, alone_us, rel_error, resources, latency_ms, .. } => {
+            Act::Measured {
+                samples_us,
+                alone_us,
+                rel_error,
+                resources,
+                prepare_ms: Some(ms),
+                latency_ms,
+            }
         }
         other => other,
     }

@@ -19,13 +19,16 @@ fn compiled(us: f64, local_bytes: u32, latency: Duration) -> Act {
         occupancy: 0.5,
     };
     match takes_and_waits(us, latency) {
-        Act::Measured { samples_us, rel_error, prepare_ms, latency_ms, .. } => Act::Measured {
-            samples_us,
-            rel_error,
-            resources: Some(resources),
-            prepare_ms,
-            latency_ms,
-        },
+        Act::Measured { samples_us, alone_us, rel_error, prepare_ms, latency_ms, .. } => {
+            Act::Measured {
+                samples_us,
+                alone_us,
+                rel_error,
+                resources: Some(resources),
+                prepare_ms,
+                latency_ms,
+            }
+        }
         other => other,
     }
 }

@@ -6,6 +6,7 @@ mod budgets;
 mod calls;
 #[path = "../fixture/claimed.rs"]
 mod claimed;
+mod clocks;
 #[path = "../fixture/device.rs"]
 mod device;
 mod families;

@@ -108,6 +108,7 @@ fn tells_of_the_job(bench: &Bench, scene: &Scene, job: &Job, plan: &Plan) {
     let named = (&*baseline.name, &*baseline.version, &*baseline.algorithm, baseline.median_us);
     assert_eq!(named, ("sprs", "0.11", "sprs", 90.0));
     assert_eq!(plan.speedup, Some(1.5));
+    assert_eq!(plan.clock(), Some(Clock::Pipelined));
     assert_eq!(plan.limit.fraction, plan.limit.us / 60.0);
     assert_eq!(plan.limit.us, plan.limit.bytes as f64 / 1e4, "at the recorded 10 GB/s");
     let predicted = plan.predicted.as_ref().unwrap();

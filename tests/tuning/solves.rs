@@ -24,6 +24,7 @@ fn halving() -> Search {
 fn exactly(us: f64) -> Act {
     Act::Measured {
         samples_us: vec![us; 9],
+        alone_us: None,
         rel_error: 0.0,
         resources: None,
         prepare_ms: None,

@@ -34,9 +34,10 @@ pub use plan::{DenseMut, DenseRef, HostPlan, NewValues, plan_threads};
 pub use untuned::{default_product, default_solve};
 
 use super::{Check, Engine, EngineError, Operands};
+use crate::domain::clock::lead;
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, HostProgram, Program, Recipe};
-use crate::domain::{Device, DeviceClass, Digest, L2Policy, Timing};
+use crate::domain::{Clock, Device, DeviceClass, Digest, L2Policy, Timing};
 use buffer::Buffer;
 use rayon::prelude::*;
 use schedule::Threads;
@@ -122,17 +123,36 @@ impl Session<'_> {
         self.loaded.run(prepared, self.threads)
     }
 
-    /// Times one call in microseconds, after sweeping the cache if the policy requires it.
-    fn sample(&mut self, prepared: &Prepared) -> Result<f64, EngineError> {
+    /// The clock that can be read here, if this one is asked for.
+    fn clock(&self, asked: Clock) -> Clock {
+        asked.under(self.loaded.l2_policy)
+    }
+
+    /// The calls of one sample by this clock; for several, one call is timed alone to tell.
+    fn calls(&mut self, prepared: &Prepared, clock: Clock) -> Result<u32, EngineError> {
+        match clock {
+            Clock::Isolated => Ok(1),
+            Clock::Pipelined => Ok(clock.calls(self.sample(prepared, 1)?)),
+        }
+    }
+
+    /// Times so many calls in a row, after sweeping the cache if the policy requires it; returns microseconds per call. Where
+    /// there are several, one before them is not counted.
+    fn sample(&mut self, prepared: &Prepared, calls: u32) -> Result<f64, EngineError> {
         if let Some(sweep) = &mut self.sweep {
             // Writing twice the size of the last-level cache evicts operands and output.
             let lines = sweep.as_mut_slice();
             let touch = |chunk: &mut [f32]| chunk.iter_mut().step_by(16).for_each(|x| *x += 1.0);
             self.threads.install(|| lines.par_chunks_mut(1 << 16).for_each(touch));
         }
+        for _ in 0..lead(calls) {
+            self.run(prepared)?;
+        }
         let start = Instant::now();
-        self.run(prepared)?;
-        Ok(start.elapsed().as_nanos() as f64 / 1e3)
+        for _ in 0..calls {
+            self.run(prepared)?;
+        }
+        Ok(start.elapsed().as_nanos() as f64 / 1e3 / f64::from(calls))
     }
 }
 
@@ -164,13 +184,15 @@ impl Engine for CpuEngine {
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
         let (prepared, mut session) = self.ready(recipe)?;
-        let first = session.sample(&prepared)?;
+        let first = session.sample(&prepared, 1)?;
         if effort.gives_up_at(first) {
-            return summary(vec![first]);
+            return summary(vec![first], Clock::Isolated);
         }
         for _ in 1..effort.warmups {
             session.run(&prepared)?;
         }
+        let clock = session.clock(effort.clock);
+        let calls = session.calls(&prepared, clock)?;
         let (mut samples, mut spent_us) = (Vec::new(), 0.0);
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
         while samples.len() < most {
@@ -178,17 +200,18 @@ impl Engine for CpuEngine {
             if enough && spent_us >= effort.budget_ms * 1e3 {
                 break;
             }
-            let sample = session.sample(&prepared)?;
-            spent_us += sample;
+            let sample = session.sample(&prepared, calls)?;
+            spent_us += sample * f64::from(calls);
             samples.push(sample);
         }
-        summary(samples)
+        summary(samples, clock)
     }
 
     fn pair(
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
+        clock: Clock,
         _give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError> {
         let mut prepared = Vec::with_capacity(recipes.len());
@@ -197,16 +220,18 @@ impl Engine for CpuEngine {
             for _ in 0..PAIR_WARMUPS {
                 session.run(&ready)?;
             }
-            prepared.push((ready, Vec::with_capacity(rounds as usize)));
+            let calls = session.calls(&ready, session.clock(clock))?;
+            prepared.push((ready, calls, Vec::with_capacity(rounds as usize)));
         }
         let Some(recipe) = recipes.first() else { return Ok(Vec::new()) };
         let (_, mut session) = self.ready(recipe)?;
         for _ in 0..rounds.max(1) {
-            for (ready, samples) in &mut prepared {
-                samples.push(session.sample(ready)?);
+            for (ready, calls, samples) in &mut prepared {
+                samples.push(session.sample(ready, *calls)?);
             }
         }
-        prepared.into_iter().map(|(_, samples)| summary(samples)).collect()
+        let clock = session.clock(clock);
+        prepared.into_iter().map(|(.., samples)| summary(samples, clock)).collect()
     }
 
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
@@ -291,7 +316,8 @@ pub fn solve_digest() -> Digest {
     Digest::of(texts.join("\0").as_bytes())
 }
 
-fn summary(samples: Vec<f64>) -> Result<Timing, EngineError> {
+fn summary(samples: Vec<f64>, clock: Clock) -> Result<Timing, EngineError> {
     Timing::of(samples, 0)
+        .map(|timing| timing.by(clock))
         .ok_or_else(|| EngineError::Refused("the requested number of samples is zero".to_owned()))
 }

@@ -3,14 +3,20 @@
 
 use super::*;
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Candidate, Dtype, Problem, Sptrsv};
+use crate::domain::{Candidate, Clock, Dtype, Problem, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 
-const EFFORT: Effort =
-    Effort { warmups: 1, min_samples: 3, max_samples: 3, budget_ms: 0.0, give_up_us: None };
+const EFFORT: Effort = Effort {
+    warmups: 1,
+    min_samples: 3,
+    max_samples: 3,
+    budget_ms: 0.0,
+    give_up_us: None,
+    clock: Clock::Isolated,
+};
 
 /// More threads than most test hosts have cores, so that waiting threads must yield.
 const THREADS: usize = 3;
@@ -229,7 +235,7 @@ fn times_pairs_and_exports() {
         let recipes = every_recipe();
         assert!(engine.compile(&recipes[1]).is_ok());
         assert_eq!(engine.time(&recipes[2], &EFFORT).unwrap().samples_us.len(), 3);
-        let paired = engine.pair(&recipes, 3, None).unwrap();
+        let paired = engine.pair(&recipes, 3, Clock::Isolated, None).unwrap();
         assert!(paired.iter().all(|timing| timing.samples_us.len() == 3));
         assert!(paired.iter().all(|timing| timing.median_us > 0.0));
     }

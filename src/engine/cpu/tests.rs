@@ -3,13 +3,19 @@
 
 use super::*;
 use crate::domain::recipe::{Array, ArrayData};
-use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm};
+use crate::domain::{Candidate, Clock, Dtype, Layout, Problem, Spmm};
 use crate::engine::{ALPHA, BETA, Dense, Expected};
 use crate::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
 
-const EFFORT: Effort =
-    Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 0.0, give_up_us: None };
+const EFFORT: Effort = Effort {
+    warmups: 1,
+    min_samples: 3,
+    max_samples: 5,
+    budget_ms: 0.0,
+    give_up_us: None,
+    clock: Clock::Isolated,
+};
 
 /// A matrix whose row r has `lengths[r]` entries, spread evenly over the columns.
 fn matrix(lengths: &[usize], cols: usize) -> Csr {
@@ -171,11 +177,11 @@ fn timings_respect_their_effort() {
         );
         let longer = Effort { budget_ms: 1e6, ..EFFORT };
         assert_eq!(engine.time(&recipes[0], &longer).unwrap().samples_us.len(), 5);
-        let paired = engine.pair(&recipes, 4, None).unwrap();
+        let paired = engine.pair(&recipes, 4, Clock::Isolated, None).unwrap();
         assert!(paired.len() == 3 && paired.iter().all(|timing| timing.samples_us.len() == 4));
         assert!(paired.iter().all(|timing| timing.median_us > 0.0));
     }
-    assert!(engine.pair(&[], 4, None).unwrap().is_empty());
+    assert!(engine.pair(&[], 4, Clock::Isolated, None).unwrap().is_empty());
 }
 
 #[test]

@@ -58,7 +58,7 @@ use self::vendors::Vendors;
 use super::{Check, Engine, EngineError, Operands};
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, CudaProgram, Program, Recipe};
-use crate::domain::{Device, Dtype, Resources, Timing};
+use crate::domain::{Clock, Device, Dtype, Resources, Timing};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -265,13 +265,14 @@ impl Engine for CudaEngine {
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
+        clock: Clock,
         give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError> {
         self.context.bind()?;
         let calls = self.calls(recipes, self.usual(Deadline::timing(give_up_us))?)?;
         let calls: Vec<Call> = calls.into_iter().map(|(call, _)| call).collect();
         let policy = self.loaded()?.l2_policy;
-        self.timer.pair(&calls, rounds, policy)
+        self.timer.pair(&calls, rounds, clock, policy)
     }
 
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {

@@ -1,8 +1,11 @@
-//! Timing single calls with CUDA events: gated batches, adaptive repetition, cache policy; throttled batches are discarded.
+//! Timing calls with CUDA events: gated batches, adaptive repetition, cache policy; throttled batches are discarded.
 //!
 //! An event's time is taken when the stream reaches it. If the host queues event, kernel, event one by one on an idle
 //! stream, a short kernel's interval holds the host's launch latency (several microseconds). So each batch starts with
 //! a gate: a kernel that waits, bounded, until the host has queued the whole batch. Then the calls run back to back.
+//!
+//! One sample is the time of a *streak*: of one call (`isolated`), or of several with nothing between them, behind one that
+//! is not counted (`pipelined`).
 
 use super::baseline::{Factors, Routine};
 use super::context::{Buffer, Context, Event, HostFlag};
@@ -10,20 +13,24 @@ use super::launch::{Launch, refused};
 use super::nvml::Monitor;
 use super::own::OwnKernels;
 use super::steps::Steps;
+use crate::domain::clock::lead;
 use crate::domain::protocol::Effort;
-use crate::domain::{L2Policy, Timing};
+use crate::domain::{Clock, L2Policy, Timing};
 use crate::engine::EngineError;
 use std::sync::Arc;
 
-/// Most calls of one batch. The driver's queue holds about a thousand entries; a call takes at most about ten (sweep, two
-/// events, zeroing, the vendor's kernels), and a full queue would block the host before the gate opens.
-const MOST_CALLS: usize = 48;
+/// Most samples of one batch: so many pairs of events there are.
+const MOST_SAMPLES: usize = 48;
 
-/// Most queue entries of one batch if calls are graphs: each of their launches may take one.
-const MOST_ENTRIES: usize = 10 * MOST_CALLS;
+/// Most queue entries of one batch. The driver's queue holds about a thousand, and a full one would block the host before the
+/// gate opens. If calls are graphs, each of their launches may take one.
+const MOST_ENTRIES: usize = 10 * MOST_SAMPLES;
 
-/// Entries of every call: sweep, start, end.
+/// Entries of a sample beside its calls: sweep, start, end.
 const OWN_ENTRIES: usize = 3;
+
+/// Entries of a vendor's call, at most about: zeroing, its kernels.
+const VENDOR_ENTRIES: usize = 7;
 
 /// Approximate measured time of one batch: short enough to follow the clocks, long enough to be worth reading them.
 const BATCH_US: f64 = 10_000.0;
@@ -64,12 +71,35 @@ impl Call {
         }
     }
 
-    /// How many of these calls a batch holds.
-    fn most(&self) -> usize {
+    /// Approximate number of entries in the driver's queue that one call takes.
+    fn entries(&self) -> usize {
         match self {
-            Self::Steps(steps) => most_calls(steps.entries()),
-            Self::Vendor(..) => MOST_CALLS,
+            Self::Steps(steps) => steps.entries(),
+            Self::Vendor(..) => VENDOR_ENTRIES,
         }
+    }
+
+    /// One sample by this clock, of a call of about `estimate_us`.
+    fn streak(&self, clock: Clock, estimate_us: f64) -> Streak<'_> {
+        Streak { call: self, calls: fitting_calls(clock.calls(estimate_us), self.entries()) }
+    }
+}
+
+/// What one sample spans: `calls` calls, behind an uncounted one where there are several.
+#[derive(Clone, Copy)]
+struct Streak<'c> {
+    call: &'c Call,
+    calls: u32,
+}
+
+impl Streak<'_> {
+    fn entries(&self) -> usize {
+        OWN_ENTRIES + (self.calls + lead(self.calls)) as usize * self.call.entries()
+    }
+
+    /// Its time, of calls that take about this long.
+    fn us(&self, call_us: f64) -> f64 {
+        f64::from(self.calls + lead(self.calls)) * call_us
     }
 }
 
@@ -81,12 +111,12 @@ pub(super) struct Timer {
     /// The buffers that the sweep's pointers refer to.
     _swept: Buffer,
     _sink: Buffer,
-    /// Start and end of each call of a batch.
+    /// Start and end of each sample of a batch.
     events: Vec<[Event; 2]>,
     monitor: Option<Monitor>,
 }
 
-/// The samples of one batch.
+/// The samples of one batch: microseconds per call.
 struct Batch {
     us: Vec<f64>,
     throttled: bool,
@@ -109,7 +139,7 @@ impl Timer {
         let sink = Buffer::new(context, 4)?;
         let arguments = vec![swept.pointer, bytes as u64 / 16, sink.pointer];
         let sweep = Launch::own(context, &own.sweep, multiprocessors * 4, SWEEP_THREADS, arguments);
-        let events = (0..MOST_CALLS)
+        let events = (0..MOST_SAMPLES)
             .map(|_| Ok([Event::new(context)?, Event::new(context)?]))
             .collect::<Result<_, EngineError>>()?;
         context.synchronize()?;
@@ -117,25 +147,27 @@ impl Timer {
         Ok(Self { context, flag, gate, sweep, _swept: swept, _sink: sink, events, monitor })
     }
 
-    /// Samples of one call until the effort is spent.
+    /// Samples of one call by the effort's clock until the effort is spent.
     pub(super) fn time(
         &mut self,
         call: &Call,
         effort: &Effort,
         policy: L2Policy,
     ) -> Result<Timing, EngineError> {
+        let clock = effort.clock.under(policy);
+        let once = Streak { call, calls: 1 };
         // It was verified before, so the kernel is loaded and its operands are on the device: one call suffices for an
         // estimate.
-        let first = self.batch(&[call], policy)?.us;
+        let first = self.batch(&[once], policy)?.us;
         if first.iter().any(|us| effort.gives_up_at(*us)) {
-            return Timing::of(first, 0)
-                .ok_or_else(|| EngineError::Refused("no sample was taken".to_owned()));
+            return timing(first, 0, Clock::Isolated);
         }
         self.warm_up(call, effort.warmups, policy)?;
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
         let least = effort.min_samples.max(1) as usize;
-        let estimate_us = self.batch(&[call], policy)?.us.first().copied().unwrap_or(0.0);
-        let calls = calls_per_batch(estimate_us, call.most());
+        let estimate_us = self.batch(&[once], policy)?.us.first().copied().unwrap_or(0.0);
+        let streak = call.streak(clock, estimate_us);
+        let fitting = fitting_times(streak.us(estimate_us), streak.entries(), 1);
         let (mut kept, mut dropped) = (Vec::with_capacity(most), 0usize);
         let mut spent_us = 0.0;
         // A device that throttles continuously is given twice the samples to recover, then this ends.
@@ -146,63 +178,58 @@ impl Timer {
             if enough || hopeless {
                 break;
             }
-            let calls = calls.min(most - kept.len());
-            let batch = self.batch(&vec![call; calls], policy)?;
-            spent_us += batch.us.iter().sum::<f64>();
+            let samples = fitting.min(most - kept.len());
+            let batch = self.batch(&vec![streak; samples], policy)?;
+            spent_us += batch.us.iter().map(|us| streak.us(*us)).sum::<f64>();
             match batch.throttled {
                 true => dropped += batch.us.len(),
                 false => kept.extend(batch.us),
             }
         }
-        timing(kept, dropped)
+        timing(kept, dropped, clock)
     }
 
-    /// Samples of several calls in rotation: A B C A B C ..., `rounds` kept of each; a throttled round is discarded as a
-    /// whole.
+    /// Samples of several calls in rotation, by one clock: A B C A B C ..., `rounds` kept of each; a throttled round is
+    /// discarded as a whole.
     pub(super) fn pair(
         &mut self,
         calls: &[Call],
         rounds: u32,
+        clock: Clock,
         policy: L2Policy,
     ) -> Result<Vec<Timing>, EngineError> {
+        let clock = clock.under(policy);
         if calls.is_empty() {
             return Ok(Vec::new());
         }
         for call in calls {
             self.warm_up(call, 2, policy)?;
         }
-        let round: Vec<&Call> = calls.iter().collect();
-        let most = calls.iter().map(Call::most).min().unwrap_or(MOST_CALLS);
-        let probe = self.batch(&round[..round.len().min(most)], policy)?.us;
-        let mean_us = probe.iter().sum::<f64>() / probe.len() as f64;
-        let turns_per_batch = calls_per_batch(mean_us, most) / round.len();
+        let once: Vec<Streak<'_>> = calls.iter().map(|call| Streak { call, calls: 1 }).collect();
+        let estimates = self.batches(&once, policy)?.us;
+        let round: Vec<Streak<'_>> =
+            calls.iter().zip(&estimates).map(|(call, us)| call.streak(clock, *us)).collect();
+        let round_us = round.iter().zip(&estimates).map(|(streak, us)| streak.us(*us)).sum();
+        let entries = round.iter().map(Streak::entries).sum();
+        let rounds_per_batch = fitting_times(round_us, entries, round.len());
         let rounds = rounds.max(1) as usize;
         let mut kept = vec![Vec::with_capacity(rounds); calls.len()];
         let (mut done, mut dropped) = (0, 0);
         while done < rounds && done + dropped < 2 * rounds {
-            let fitting = turns_per_batch.clamp(1, rounds - done);
-            let mut us = Vec::with_capacity(round.len() * fitting);
-            let mut throttled = false;
-            // Each round begins with another call, so that none always runs after the same other one, on what it left in L2.
-            let order: Vec<usize> = (0..round.len() * fitting)
-                .map(|turn| (turn + (done + turn / round.len())) % round.len())
-                .collect();
-            let turns: Vec<&Call> = order.iter().map(|&at| round[at]).collect();
-            for part in turns.chunks(most) {
-                let batch = self.batch(part, policy)?;
-                throttled |= batch.throttled;
-                us.extend(batch.us);
-            }
-            if throttled {
+            let fitting = rounds_per_batch.min(rounds - done);
+            let order = turns(round.len(), done, fitting);
+            let streaks: Vec<Streak<'_>> = order.iter().map(|&at| round[at]).collect();
+            let batch = self.batches(&streaks, policy)?;
+            if batch.throttled {
                 dropped += fitting;
                 continue;
             }
             done += fitting;
-            for (at, sample) in order.into_iter().zip(us) {
+            for (at, sample) in order.into_iter().zip(batch.us) {
                 kept[at].push(sample);
             }
         }
-        kept.into_iter().map(|samples| timing(samples, dropped)).collect()
+        kept.into_iter().map(|samples| timing(samples, dropped, clock)).collect()
     }
 
     fn warm_up(&self, call: &Call, times: u32, policy: L2Policy) -> Result<(), EngineError> {
@@ -217,28 +244,50 @@ impl Timer {
         Ok(())
     }
 
-    /// Queues up to `MOST_CALLS` calls behind the gate, opens it, and reads each call's time.
-    fn batch(&mut self, calls: &[&Call], policy: L2Policy) -> Result<Batch, EngineError> {
+    /// As many batches as the samples need.
+    fn batches(&mut self, streaks: &[Streak<'_>], policy: L2Policy) -> Result<Batch, EngineError> {
+        let mut all = Batch { us: Vec::with_capacity(streaks.len()), throttled: false };
+        let entries: Vec<usize> = streaks.iter().map(Streak::entries).collect();
+        let mut rest = streaks;
+        for length in portions(&entries) {
+            let (part, later) = rest.split_at(length);
+            let batch = self.batch(part, policy)?;
+            all.us.extend(batch.us);
+            all.throttled |= batch.throttled;
+            rest = later;
+        }
+        Ok(all)
+    }
+
+    /// Queues up to [`MOST_SAMPLES`] samples behind the gate, opens it, and reads each one's time.
+    fn batch(&mut self, streaks: &[Streak<'_>], policy: L2Policy) -> Result<Batch, EngineError> {
         let before = self.throttled();
         self.flag.set(0);
         self.gate.enqueue()?;
-        let queued = self.queue(calls, policy);
+        let queued = self.queue(streaks, policy);
         self.flag.set(1);
         queued?;
         self.context.synchronize()?;
-        watch(calls)?;
+        watch(streaks)?;
         let throttled = before || self.throttled();
-        let us = self.events.iter().zip(calls).map(|([start, end], _)| end.since_us(start));
+        let us = self.events.iter().zip(streaks).map(|([start, end], streak)| {
+            end.since_us(start).map(|us| us / f64::from(streak.calls))
+        });
         Ok(Batch { us: us.collect::<Result<_, _>>()?, throttled })
     }
 
-    fn queue(&self, calls: &[&Call], policy: L2Policy) -> Result<(), EngineError> {
-        for ([start, end], call) in self.events.iter().zip(calls) {
+    fn queue(&self, streaks: &[Streak<'_>], policy: L2Policy) -> Result<(), EngineError> {
+        for ([start, end], Streak { call, calls }) in self.events.iter().zip(streaks) {
             if policy == L2Policy::Cold {
                 self.sweep.enqueue()?;
             }
+            for _ in 0..lead(*calls) {
+                call.enqueue()?;
+            }
             start.record()?;
-            call.enqueue()?;
+            for _ in 0..*calls {
+                call.enqueue()?;
+            }
             end.record()?;
         }
         Ok(())
@@ -251,27 +300,52 @@ impl Timer {
 
 /// Whether each call of a batch completed. Each distinct one is checked, also after one that did not complete: it has to be
 /// reset, too.
-fn watch(calls: &[&Call]) -> Result<(), EngineError> {
+fn watch(streaks: &[Streak<'_>]) -> Result<(), EngineError> {
     let mut all = Ok(());
-    for (at, call) in calls.iter().enumerate() {
-        if !calls[..at].iter().any(|earlier| std::ptr::eq(*earlier, *call)) {
+    for (at, Streak { call, .. }) in streaks.iter().enumerate() {
+        if !streaks[..at].iter().any(|earlier| std::ptr::eq(earlier.call, *call)) {
             all = all.and(call.watch());
         }
     }
     all
 }
 
-/// How many calls of this many launches a batch holds.
-fn most_calls(launches: usize) -> usize {
-    (MOST_ENTRIES / (launches + OWN_ENTRIES)).clamp(1, MOST_CALLS)
+/// The order of `fitting` rounds of so many calls after `done` others. Each round begins with another call, so that none always
+/// runs after the same other one, on what it left in L2.
+fn turns(calls: usize, done: usize, fitting: usize) -> Vec<usize> {
+    (0..calls * fitting).map(|turn| (turn + (done + turn / calls)) % calls).collect()
 }
 
-fn calls_per_batch(estimate_us: f64, most: usize) -> usize {
-    ((BATCH_US / estimate_us.max(1.0)) as usize).clamp(1, most)
+/// How many of the wanted calls, of so many entries each, one sample can span with the queue's bound; at least one.
+fn fitting_calls(wanted: u32, entries: usize) -> u32 {
+    let most = ((MOST_ENTRIES - OWN_ENTRIES) / entries.max(1)) as u32;
+    // One of them is not counted.
+    wanted.min(most.saturating_sub(1)).max(1)
 }
 
-fn timing(kept: Vec<f64>, dropped: usize) -> Result<Timing, EngineError> {
+/// How often something of this time, these entries and so many samples fits into a batch; at least once.
+fn fitting_times(us: f64, entries: usize, samples: usize) -> usize {
+    let most = (MOST_ENTRIES / entries.max(1)).min(MOST_SAMPLES / samples.max(1));
+    ((BATCH_US / us.max(1.0)) as usize).clamp(1, most.max(1))
+}
+
+/// The lengths of the batches that samples of these entries are divided into.
+fn portions(entries: &[usize]) -> Vec<usize> {
+    let (mut lengths, mut length, mut queued) = (Vec::new(), 0, 0);
+    for entries in entries {
+        if length > 0 && (length == MOST_SAMPLES || queued + entries > MOST_ENTRIES) {
+            lengths.push(length);
+            (length, queued) = (0, 0);
+        }
+        (length, queued) = (length + 1, queued + entries);
+    }
+    lengths.extend((length > 0).then_some(length));
+    lengths
+}
+
+fn timing(kept: Vec<f64>, dropped: usize, clock: Clock) -> Result<Timing, EngineError> {
     Timing::of(kept, dropped as u32)
+        .map(|timing| timing.by(clock))
         .ok_or_else(|| refused("the device throttled during every sample".to_owned()))
 }
 
@@ -281,22 +355,65 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_both_ways() {
-        assert_eq!(calls_per_batch(0.0, MOST_CALLS), MOST_CALLS);
-        assert_eq!(calls_per_batch(2_000.0, MOST_CALLS), 5);
-        assert_eq!(calls_per_batch(1e9, MOST_CALLS), 1);
-        assert_eq!(calls_per_batch(2_000.0, 3), 3);
+        let fitting = |us, launches| fitting_times(us, OWN_ENTRIES + launches, 1);
+        assert_eq!(fitting(0.0, 1), MOST_SAMPLES);
+        assert_eq!(fitting(2_000.0, 1), 5);
+        assert_eq!(fitting(1e9, 1), 1);
+        assert_eq!(fitting(0.0, VENDOR_ENTRIES), MOST_SAMPLES);
+        // Long programs share the queue.
+        assert_eq!(fitting(0.0, 45), 10);
+        assert_eq!(fitting(0.0, 100_000), 1);
+        // A round of many samples is divided instead.
+        assert_eq!(fitting_times(0.0, 17 * 10, 17), 2);
+        assert_eq!(fitting_times(0.0, 100, 100), 1);
     }
 
     #[test]
-    fn long_programs_share_the_queue() {
-        assert_eq!(most_calls(1), MOST_CALLS);
-        assert_eq!(most_calls(45), 10);
-        assert_eq!(most_calls(100_000), 1);
+    fn a_streak_is_no_longer_than_the_queue() {
+        assert_eq!(fitting_calls(1, 1), 1);
+        for entries in [1, 2, 3, 7, 14, 45, 159, 160, 239, 1000] {
+            for wanted in [1, 2, 5, 32] {
+                let calls = fitting_calls(wanted, entries);
+                let queued = OWN_ENTRIES + (calls + lead(calls)) as usize * entries;
+                assert!((1..=wanted).contains(&calls), "{wanted} of {entries}: {calls}");
+                assert!(calls == 1 || queued <= MOST_ENTRIES, "{wanted} of {entries}: {queued}");
+            }
+        }
+        assert_eq!(
+            [1, 14, 45, 238, 239].map(|entries| fitting_calls(32, entries)),
+            [32, 32, 9, 1, 1]
+        );
+    }
+
+    #[test]
+    fn samples_are_divided_into_batches_that_fit() {
+        assert_eq!(portions(&[]), [0; 0]);
+        assert_eq!(portions(&[4; 50]), [48, 2]);
+        assert_eq!(portions(&[234, 234, 36, 10]), [2, 2]);
+        assert_eq!(portions(&[10_000, 5, 10_000]), [1, 1, 1]);
+        let entries: Vec<usize> = (0..100).map(|at| 1 + at * 37 % 300).collect();
+        let lengths = portions(&entries);
+        assert_eq!(lengths.iter().sum::<usize>(), entries.len());
+        let mut rest = &entries[..];
+        for length in lengths {
+            let (part, later) = rest.split_at(length);
+            assert!(part.len() <= MOST_SAMPLES && part.iter().sum::<usize>() <= MOST_ENTRIES);
+            rest = later;
+        }
+    }
+
+    #[test]
+    fn every_round_begins_with_another_call() {
+        assert_eq!(turns(3, 0, 2), [0, 1, 2, 1, 2, 0]);
+        assert_eq!(turns(3, 2, 2), [2, 0, 1, 0, 1, 2]);
+        assert_eq!(turns(1, 5, 3), [0, 0, 0]);
     }
 
     #[test]
     fn nothing_but_throttled_samples_is_refused() {
-        assert!(timing(Vec::new(), 7).unwrap_err().to_string().contains("throttled"));
-        assert_eq!(timing(vec![2.0], 1).unwrap().dropped, 1);
+        let clock = Clock::Pipelined;
+        assert!(timing(Vec::new(), 7, clock).unwrap_err().to_string().contains("throttled"));
+        let kept = timing(vec![2.0], 1, clock).unwrap();
+        assert_eq!((kept.dropped, kept.clock), (1, clock));
     }
 }

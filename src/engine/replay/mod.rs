@@ -8,7 +8,7 @@ pub use recording::{Act, Header, Record, Recording, RecordingError, Step};
 use super::{Check, Engine, EngineError, Operands};
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};
-use crate::domain::{Candidate, Device, Digest, Timing};
+use crate::domain::{Candidate, Clock, Device, Digest, Timing};
 use std::path::Path;
 use std::time::Duration;
 
@@ -85,18 +85,20 @@ impl Engine for ReplayEngine {
         if let Act::Measured { latency_ms, .. } = act {
             std::thread::sleep(Duration::from_millis(*latency_ms));
         }
-        timing(&recipe.candidate, samples(act).iter().take(effort.max_samples as usize))
+        let samples = samples(act, effort.clock).iter().take(effort.max_samples as usize);
+        timing(&recipe.candidate, samples, effort.clock)
     }
 
     fn pair(
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
+        clock: Clock,
         _give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError> {
         let paired = |recipe: &Recipe| {
-            let samples = samples(self.act(&recipe.candidate, Step::Pair)?);
-            timing(&recipe.candidate, samples.iter().cycle().take(rounds as usize))
+            let samples = samples(self.act(&recipe.candidate, Step::Pair)?, clock).iter();
+            timing(&recipe.candidate, samples.cycle().take(rounds as usize), clock)
         };
         recipes.iter().map(paired).collect()
     }
@@ -108,8 +110,9 @@ impl Engine for ReplayEngine {
     }
 }
 
-fn samples(act: &Act) -> &[f64] {
+fn samples(act: &Act, clock: Clock) -> &[f64] {
     match act {
+        Act::Measured { alone_us: Some(alone), .. } if clock == Clock::Isolated => alone,
         Act::Measured { samples_us, .. } => samples_us,
         _ => &[],
     }
@@ -118,8 +121,9 @@ fn samples(act: &Act) -> &[f64] {
 fn timing<'a>(
     candidate: &Candidate,
     samples: impl Iterator<Item = &'a f64>,
+    clock: Clock,
 ) -> Result<Timing, EngineError> {
-    Timing::of(samples.copied().collect(), 0).ok_or_else(|| {
+    Timing::of(samples.copied().collect(), 0).map(|timing| timing.by(clock)).ok_or_else(|| {
         EngineError::Refused(format!("the recording has no samples for {candidate}"))
     })
 }

@@ -27,6 +27,9 @@ pub struct Record {
 pub enum Act {
     Measured {
         samples_us: Vec<f64>,
+        /// What it takes alone, by the isolated clock, if that differs.
+        #[serde(default)]
+        alone_us: Option<Vec<f64>>,
         #[serde(default)]
         rel_error: f64,
         #[serde(default)]

@@ -77,6 +77,7 @@ pub fn tone(state: JobState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Clocks;
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
@@ -100,6 +101,7 @@ mod tests {
             version: "1".to_owned(),
             algorithm: algorithm.to_owned(),
             median_us: 1.0,
+            clocks: Clocks::default(),
             preprocess_ms: 0.0,
         };
         assert_eq!(routine(&vendor("sprs", "sprs"), DeviceKind::Cpu), "sprs 1 (one thread)");

@@ -7,7 +7,7 @@ use crate::domain::plan::{
     TrialCounts, Validity,
 };
 use crate::domain::{
-    Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
+    Clocks, Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::search::{self, Contender};
@@ -30,8 +30,12 @@ pub async fn plan(
     program: Program,
 ) -> Result<Plan, SessionError> {
     let winner = &outcomes.contenders[outcomes.decision.winner];
+    let clocks = |at: usize| {
+        let timing = &outcomes.contenders[at].timing;
+        Clocks::of([timing].into_iter().chain(outcomes.other.get(at).into_iter().flatten()))
+    };
     let candidate = winner.candidate.clone();
-    let baseline = baseline(device, &outcomes.contenders);
+    let baseline = baseline(device, &outcomes.contenders, clocks);
     let median_us = winner.timing.median_us;
     let (rel_error, resources) = match recorder.known(&candidate) {
         Some(Outcome::Measured { rel_error, resources, .. }) => (*rel_error, *resources),
@@ -57,12 +61,15 @@ pub async fn plan(
             ci95_us: winner.timing.ci95_us,
             samples: winner.timing.samples_us.len() as u32,
             rel_error,
+            clock: winner.timing.clock,
+            clocks: clocks(outcomes.decision.winner),
         }),
         tie: outcomes.decision.tie,
         runner_up: outcomes.decision.runner_up.map(|i| RunnerUp {
             candidate: outcomes.contenders[i].candidate.clone(),
             median_us: outcomes.contenders[i].timing.median_us,
             ci95_us: Some(outcomes.contenders[i].timing.ci95_us),
+            clocks: clocks(i),
         }),
         speedup: baseline.as_ref().map(|baseline| baseline.median_us / median_us),
         limit: Limit {
@@ -114,8 +121,13 @@ pub async fn plan(
 }
 
 /// The fastest vendor routine of the finals.
-fn baseline(device: &Device, contenders: &[Contender]) -> Option<Baseline> {
-    let vendor = contenders.iter().find(|c| c.candidate.is_baseline())?;
+fn baseline(
+    device: &Device,
+    contenders: &[Contender],
+    clocks: impl Fn(usize) -> Clocks,
+) -> Option<Baseline> {
+    let at = contenders.iter().position(|c| c.candidate.is_baseline())?;
+    let vendor = &contenders[at];
     let library = device.vendor.as_deref().unwrap_or("vendor");
     let (name, version) = library.split_once(' ').unwrap_or((library, ""));
     Some(Baseline {
@@ -123,6 +135,7 @@ fn baseline(device: &Device, contenders: &[Contender]) -> Option<Baseline> {
         version: version.to_owned(),
         algorithm: vendor.candidate.text("algorithm").unwrap_or_default().to_owned(),
         median_us: vendor.timing.median_us,
+        clocks: clocks(at),
         preprocess_ms: vendor.preprocess_ms,
     })
 }
@@ -183,7 +196,8 @@ mod tests {
         let winner = Contender { candidate, timing, preprocess_ms: 3.0, complexity: 3 };
         let calls = |median_us, preprocess_ms| {
             let (name, version, algorithm) = (String::new(), String::new(), String::new());
-            let baseline = Baseline { name, version, algorithm, median_us, preprocess_ms };
+            let clocks = Clocks::default();
+            let baseline = Baseline { name, version, algorithm, median_us, clocks, preprocess_ms };
             break_even(&winner, &baseline)
         };
         assert_eq!(calls(30.0, 0.0), Some(150));

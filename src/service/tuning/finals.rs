@@ -4,7 +4,7 @@
 use super::session::{Session, SessionError};
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
-use crate::domain::{Candidate, Outcome, Search, SearchStrategy, Stage};
+use crate::domain::{Candidate, Clock, Outcome, Search, SearchStrategy, Stage, Timing};
 use crate::ops::Kernels;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
@@ -30,16 +30,31 @@ const FEW_PREPARATIONS: usize = 4;
 /// The pool's default deadline for one call of a candidate.
 const POOLS_OWN: Duration = Duration::from_secs(10);
 
+/// The finals' result.
+pub struct Finals {
+    pub contenders: Vec<Contender>,
+    pub decision: Decision,
+    /// By the clock that did not decide, for the contenders that a plan names; `None` for the others, and if it was not read.
+    pub other: Vec<Option<Timing>>,
+}
+
 impl Session<'_> {
-    /// Times the best candidates and the best vendor routine alternately, and decides. `halving` has an additional rung
-    /// before.
+    /// The clock by which the job's candidates are timed and chosen.
+    pub(super) fn clock(&self) -> Clock {
+        let asked = self.recorder.job.request.search.clock;
+        asked.unwrap_or(Clock::of_earlier_versions()).under(self.service.settings().l2_policy)
+    }
+
+    /// Times the best candidates and the best vendor routine alternately, decides, and reads the other clock for those that a
+    /// plan names. `halving` has an additional rung before.
     pub(super) async fn finals(
         &mut self,
         budget: &Budget,
         strategy: SearchStrategy,
         expected_calls: Option<u64>,
         nnz: u64,
-    ) -> Result<(Vec<Contender>, Decision), SessionError> {
+    ) -> Result<Finals, SessionError> {
+        let clock = self.clock();
         // The least of thousands of times measured once is rarely the least time.
         let halving = matches!(strategy, SearchStrategy::Halving | SearchStrategy::Full);
         let [many, few] = self.measuring.rungs;
@@ -55,15 +70,15 @@ impl Session<'_> {
         if halving && contenders.iter().filter(|c| c.candidate.family != VENDOR).count() > few {
             let first = FIRST_RUNG * ms;
             if let Some(rounds) =
-                self.rounds(&contenders, budget, first, self.measuring.rung_rounds)
+                self.rounds(&contenders, clock, budget, (first, self.measuring.rung_rounds))
             {
-                self.pair(&mut contenders, rounds).await?;
+                self.pair(&mut contenders, rounds, clock).await?;
                 ms -= first;
             }
             contenders = best_of(contenders, few, expected_calls);
         }
-        let samples = match self.rounds(&contenders, budget, ms, self.measuring.rounds) {
-            Some(rounds) => self.pair(&mut contenders, rounds).await?,
+        let samples = match self.rounds(&contenders, clock, budget, (ms, self.measuring.rounds)) {
+            Some(rounds) => self.pair(&mut contenders, rounds, clock).await?,
             None => Samples::Separate,
         };
         loop {
@@ -72,7 +87,8 @@ impl Session<'_> {
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
             // If the finals failed, one of the finalists is the cause, so the winner must run successfully once more.
             if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
-                return Ok((contenders, decision));
+                let other = self.by_other_clock(&contenders, &decision, budget).await?;
+                return Ok(Finals { contenders, decision, other });
             }
             contenders.remove(decision.winner);
         }
@@ -82,11 +98,12 @@ impl Session<'_> {
     fn rounds(
         &self,
         contenders: &[Contender],
+        clock: Clock,
         budget: &Budget,
-        aim_ms: f64,
-        [fewest, most]: [u32; 2],
+        (aim_ms, [fewest, most]): (f64, [u32; 2]),
     ) -> Option<u32> {
-        let round_ms: f64 = contenders.iter().map(|c| c.timing.median_us / 1e3).sum();
+        let samples_us = contenders.iter().map(|c| clock.sample_us(c.timing.median_us));
+        let round_ms = samples_us.sum::<f64>() / 1e3;
         let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
         // Two rounds are used for warm-up.
         let fitting = |ms: f64| (ms / round_ms.max(1e-6)) as u32;
@@ -100,13 +117,12 @@ impl Session<'_> {
         &mut self,
         contenders: &mut [Contender],
         rounds: u32,
+        clock: Clock,
     ) -> Result<Samples, SessionError> {
-        let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
-        let message = format!("{} finalists timed alternately, {rounds} rounds", names.len());
+        let number = contenders.len();
+        let message = format!("{number} finalists timed alternately, {rounds} rounds, {clock}");
         self.recorder.stage(Stage::Finals, message).await?;
-        let slowest = contenders.iter().map(|c| c.timing.median_us).fold(0.0, f64::max);
-        let give_up_us = Some(give_up_us(slowest));
-        match self.evaluator.pair(names, rounds, give_up_us, &self.signals.stop).await {
+        match self.alternately(contenders, rounds, clock).await {
             Ok(timings) => {
                 for (contender, timing) in contenders.iter_mut().zip(timings) {
                     contender.timing = timing;
@@ -125,10 +141,66 @@ impl Session<'_> {
         }
     }
 
+    /// A few rounds by the clock that did not decide, of winner, runner-up and the vendor's routine. The plan is complete without
+    /// them, so whatever fails here fails no job.
+    async fn by_other_clock(
+        &mut self,
+        contenders: &[Contender],
+        decision: &Decision,
+        budget: &Budget,
+    ) -> Result<Vec<Option<Timing>>, SessionError> {
+        let mut all = vec![None; contenders.len()];
+        let other = self.clock().other();
+        if other.under(self.service.settings().l2_policy) != other {
+            return Ok(all);
+        }
+        let vendor = contenders.iter().position(|c| c.candidate.is_baseline());
+        let mut places = vec![decision.winner];
+        for place in decision.runner_up.into_iter().chain(vendor) {
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        let named: Vec<Contender> = places.iter().map(|&at| contenders[at].clone()).collect();
+        let aim = (self.measuring.other_ms, self.measuring.other_rounds);
+        let Some(rounds) = self.rounds(&named, other, budget, aim) else { return Ok(all) };
+        match self.alternately(&named, rounds, other).await {
+            Ok(timings) => {
+                for (place, timing) in places.into_iter().zip(timings) {
+                    all[place] = Some(timing);
+                }
+            }
+            Err(PoolError::Cancelled) => return Err(PoolError::Cancelled.into()),
+            Err(error) => {
+                let message = format!("the plan has no times by the clock {other}: {error}");
+                self.recorder.log(message).await?;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn alternately(
+        &mut self,
+        contenders: &[Contender],
+        rounds: u32,
+        clock: Clock,
+    ) -> Result<Vec<Timing>, PoolError> {
+        let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
+        let slowest = contenders.iter().map(|c| c.timing.median_us).fold(0.0, f64::max);
+        let give_up_us = Some(give_up_us(slowest));
+        self.evaluator.pair(names, rounds, clock, give_up_us, &self.signals.stop).await
+    }
+
     async fn stands(&mut self, winner: &Contender) -> Result<bool, SessionError> {
         let give_up_us = Some(give_up_us(winner.timing.median_us));
-        let effort =
-            Effort { warmups: 0, min_samples: 1, max_samples: 1, budget_ms: 0.0, give_up_us };
+        let effort = Effort {
+            warmups: 0,
+            min_samples: 1,
+            max_samples: 1,
+            budget_ms: 0.0,
+            give_up_us,
+            clock: self.clock(),
+        };
         let deadline = self.patience().filter(|patience| *patience > POOLS_OWN);
         let candidate = &winner.candidate;
         let again = self.evaluator.measure(candidate, effort, deadline, &self.signals.stop).await?;

@@ -162,7 +162,7 @@ impl Session<'_> {
                 SearchStrategy::Halving | SearchStrategy::Sampled => self.measuring.brief,
                 _ => self.measuring.effort,
             };
-            let effort = Effort { give_up_us, ..effort };
+            let effort = Effort { give_up_us, clock: self.clock(), ..effort };
             let patience = self.patience();
             let measured =
                 self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?;

@@ -14,9 +14,10 @@ mod worker;
 
 pub use worker::{OpenError, Worker};
 
+use crate::domain::Clock;
 use crate::domain::protocol::Effort;
 
-/// Timing effort of trials and finals.
+/// Timing effort of trials and finals; the clock of both is the job's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measuring {
     pub effort: Effort,
@@ -33,6 +34,10 @@ pub struct Measuring {
     pub rounds: [u32; 2],
     /// Planned measured time of the finals, in milliseconds.
     pub finals_ms: f64,
+    /// Minimum and maximum number of rounds by the clock that did not decide.
+    pub other_rounds: [u32; 2],
+    /// Planned measured time of these, in milliseconds.
+    pub other_ms: f64,
 }
 
 impl Default for Measuring {
@@ -44,6 +49,7 @@ impl Default for Measuring {
                 max_samples: 40,
                 budget_ms: 60.0,
                 give_up_us: None,
+                clock: Clock::Pipelined,
             },
             brief: Effort {
                 warmups: 1,
@@ -51,12 +57,15 @@ impl Default for Measuring {
                 max_samples: 9,
                 budget_ms: 15.0,
                 give_up_us: None,
+                clock: Clock::Pipelined,
             },
             finalists: 3,
             rungs: [16, 4],
             rung_rounds: [6, 25],
             rounds: [15, 101],
             finals_ms: 400.0,
+            other_rounds: [6, 101],
+            other_ms: 100.0,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Measuring;
 use super::answer;
+use super::finals::Finals;
 use super::keep;
 use super::recorder::Recorder;
 use super::search_context::SearchContext;
@@ -11,7 +12,7 @@ use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
     Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Matrix, Plan,
-    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp, Timing,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -74,6 +75,8 @@ pub struct Outcomes {
     pub predicted: HashMap<CandidateId, f64>,
     pub contenders: Vec<Contender>,
     pub decision: Decision,
+    /// As of [`Finals`].
+    pub other: Vec<Option<Timing>>,
     pub stopped_by: StoppedBy,
     pub seed: u64,
     pub search_seconds: f64,
@@ -169,7 +172,7 @@ impl Session<'_> {
             self.leave_out(&context, wanted).await?;
         }
         self.record_kernel_figures().await?;
-        let (contenders, decision) =
+        let Finals { contenders, decision, other } =
             self.finals(&budget, wanted, request.expected_calls, context.matrix.nnz).await?;
         let winner = &contenders[decision.winner].candidate;
         let (judged, intensity) = (context.space.judged(winner), context.space.intensity(winner));
@@ -184,6 +187,7 @@ impl Session<'_> {
             predicted: context.predicted,
             contenders,
             decision,
+            other,
             stopped_by,
             seed,
             search_seconds: budget.spent().as_secs_f64(),

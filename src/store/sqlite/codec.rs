@@ -4,7 +4,7 @@ use crate::domain::{
     Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, TrainRequest,
     Trial,
     learned::MODEL_VERSION,
-    plan::{MEASURED_VERSION, PLAN_VERSION},
+    plan::{OLDEST_VERSION, PLAN_VERSION},
     training::TRAINING_VERSION,
 };
 use crate::store::{Result, StoreError};
@@ -36,7 +36,7 @@ stored! {
     JobRequest, "job request", 1;
     Trial, "trial", 1;
     EventKind, "event", 1;
-    Plan, "plan", PLAN_VERSION as i64, since MEASURED_VERSION as i64;
+    Plan, "plan", PLAN_VERSION as i64, since OLDEST_VERSION as i64;
     Device, "device", 1;
     Candidate, "candidate", 1;
     LearnedModel, "model", MODEL_VERSION as i64;

@@ -61,7 +61,7 @@ fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
 mod tests {
     use super::*;
     use crate::domain::plan::RunnerUp;
-    use crate::domain::{JobId, Outcome, PlanId, Timestamp, Timing, TrialState};
+    use crate::domain::{Clocks, JobId, Outcome, PlanId, Timestamp, Timing, TrialState};
 
     fn trial(ordinal: u32, family: &str, us: f64) -> Trial {
         Trial {
@@ -97,7 +97,8 @@ mod tests {
         let mut plan = plan(&trials[0], 70.1);
         plan.tie = true;
         let candidate = trials[1].candidate.clone();
-        plan.runner_up = Some(RunnerUp { candidate, median_us: 70.0, ci95_us: None });
+        plan.runner_up =
+            Some(RunnerUp { candidate, median_us: 70.0, ci95_us: None, clocks: Clocks::default() });
         let told = Finals::of(&plan, &trials);
         let again = "Timed again in turn with the other finalists: 70.1 µs (63.5 µs in its trial).";
         assert_eq!(told.timed_again.as_deref(), Some(again));

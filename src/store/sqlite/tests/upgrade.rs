@@ -3,7 +3,7 @@
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm,
+    Clock, DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm,
     Timestamp, Training, Work,
 };
 use crate::store::sqlite::{MIGRATIONS, SqliteStore};
@@ -81,6 +81,9 @@ async fn opened_after(version: i64) {
         .items
         .remove(0);
     assert_eq!((plan.version, plan.is_predicted(), plan.median_us()), (1, false, Some(12.5)));
+    // Times of before there were two clocks are of single calls.
+    let by = Clock::ALL.map(|clock| plan.median_by(clock));
+    assert_eq!((plan.clock(), by), (Some(Clock::Isolated), [Some(12.5), None]));
     assert_eq!((plan.provenance.model, plan.alternatives), (None, Vec::new()));
     assert_eq!(plan.predicted.map(|predicted| predicted.passed_over), Some(0));
     assert_eq!(
