@@ -15,6 +15,17 @@ __device__ __forceinline__ u32 group_lanes() {
     return kGroup == 32 ? kAllLanes : ((1u << (kGroup % 32)) - 1u) << (threadIdx.x % 32 / kGroup * kGroup);
 }
 
+// Waits until everything that the stream held before this kernel has completed and is visible, then lets the next kernel of
+// the stream be launched, which will wait here likewise: so that its launch costs no time between the two. Without the
+// launch attribute of programmatic stream serialization the wait is over at once. No thread may read or write device memory
+// before this call, nor leave the kernel without it: a kernel that ends early would let the next one pass.
+__device__ __forceinline__ void after_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // The device's clock in nanoseconds; all multiprocessors read the same one.
 __device__ __forceinline__ u64 global_nanoseconds() {
     u64 now;

@@ -193,8 +193,8 @@ fn forward(
             }
             let steps = steps(launch).into_iter().map(|step| {
                 let arguments = arguments(&step, plan.problem.dtype())?;
-                let LaunchStep { entry: symbol, grid, block, cluster, shared_bytes, .. } = step;
-                Ok(BundleStep { symbol, grid, block, cluster, shared_bytes, arguments })
+                let LaunchStep { entry: symbol, grid, block, cluster, shared_bytes, overlaps, .. } = step;
+                Ok(BundleStep { symbol, grid, block, cluster, shared_bytes, overlaps, arguments })
             });
             let steps = steps.collect::<Result<Vec<_>, BuildError>>()?;
             let passes_on =

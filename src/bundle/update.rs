@@ -75,8 +75,8 @@ fn made_again<'a>(
         let arguments = step.arguments.iter().map(|name| argument(name, dtype));
         let arguments = arguments.collect::<Option<Vec<_>>>().ok_or_else(other_version)?;
         let (symbol, grid, block) = (step.entry, step.grid, step.block);
-        let (cluster, shared_bytes) = (step.cluster, step.shared_bytes);
-        Ok(BundleStep { symbol, grid, block, cluster, shared_bytes, arguments })
+        let (cluster, shared_bytes, overlaps) = (step.cluster, step.shared_bytes, step.overlaps);
+        Ok(BundleStep { symbol, grid, block, cluster, shared_bytes, overlaps, arguments })
     });
     forward.steps = steps.collect::<Result<_, RunError>>()?;
     manifest.scratch.clone_from(&recipe.scratch);

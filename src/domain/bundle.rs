@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 pub const BUNDLE_FORMAT: &str = "sparsetune bundle";
 
 /// The newest version of the format; readers refuse later ones.
-pub const BUNDLE_VERSION: u32 = 1;
+///
+/// Version 2 added `overlaps` to steps.
+pub const BUNDLE_VERSION: u32 = 2;
 
 /// The member that holds the manifest.
 pub const MANIFEST: &str = "manifest.json";
@@ -37,7 +39,7 @@ pub struct Manifest {
     #[cfg_attr(test, schemars(extend("const" = BUNDLE_FORMAT)))]
     pub format: String,
     /// Version of the format.
-    #[cfg_attr(test, schemars(extend("const" = BUNDLE_VERSION)))]
+    #[cfg_attr(test, schemars(range(min = 1, max = BUNDLE_VERSION)))]
     pub version: u32,
     pub plan: PlanId,
     pub matrix: MatrixIdentity,
@@ -194,7 +196,7 @@ pub enum GraphUse {
     Refill,
 }
 
-/// One kernel launch. Clusters are compiled in: a plain launch suffices.
+/// One kernel launch. Clusters are compiled in, and `overlaps` is a permission: a plain launch suffices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -208,6 +210,11 @@ pub struct BundleStep {
     pub cluster: u32,
     /// Dynamic shared memory per block in bytes. Above 48 KiB the function attribute that permits it must be set.
     pub shared_bytes: u32,
+    /// Whether the kernel waits by itself for what its stream held before it, so that on compute capability 9.0 and later it
+    /// may be launched while the kernel before it still runs (the launch attribute of programmatic stream serialization).
+    /// Since version 2.
+    #[serde(default)]
+    pub overlaps: bool,
     /// In order.
     pub arguments: Vec<Argument>,
 }

@@ -332,6 +332,10 @@ pub struct LaunchStep {
     /// Blocks per cluster; 1 without clusters.
     pub cluster: u32,
     pub shared_bytes: u32,
+    /// The kernel waits by itself for what its stream held before it, so that on compute capability 9.0 and later it may be
+    /// launched while the kernel before it still runs (programmatic stream serialization). Absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlaps: bool,
     /// Kernel arguments in order, by name.
     pub arguments: Vec<String>,
 }

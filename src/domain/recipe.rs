@@ -74,6 +74,9 @@ pub struct Step {
     /// Blocks wait for one another, so all must be resident at the same time; the engine refuses a grid that would not
     /// be.
     pub resident: bool,
+    /// The kernel itself waits for what its stream held before it (`kernels/device.cuh`, `after_earlier_kernels`), so that it
+    /// may be launched while the kernel before it still runs (programmatic dependent launch).
+    pub overlaps: bool,
     pub args: Vec<Arg>,
 }
 
@@ -99,6 +102,7 @@ impl Step {
             cluster: 1,
             shared_bytes: 0,
             resident: false,
+            overlaps: false,
             args,
         }
     }

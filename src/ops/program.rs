@@ -115,7 +115,7 @@ pub fn program(headers: &[&str], definitions: &str, kernels: &[EntryPoint]) -> S
 }
 
 impl EntryPoint {
-    /// The kernel's definition.
+    /// The kernel's definition. Every kernel waits for the ones before it as its first act, so that its launch may overlap them.
     pub fn text(&self) -> String {
         let Self { name, launch_bounds, cluster, function, operands } = self;
         let mut bounds = String::new();
@@ -131,14 +131,15 @@ impl EntryPoint {
             .collect::<Vec<_>>();
         let (declared, passed) = (declared.join(", "), passed(operands));
         format!(
-            "extern \"C\" __global__ void{bounds} {name}({declared}) {{\n    {function}({passed});\n}}\n"
+            "extern \"C\" __global__ void{bounds} {name}({declared}) {{\n    after_earlier_kernels();\n    {function}({passed});\n}}\n"
         )
     }
 
     /// A launch of `blocks` blocks along x, of `threads` threads each, without dynamic shared memory.
     pub fn step(&self, blocks: u32, threads: u32) -> Step {
         let arguments = parameters(&self.operands).into_iter().map(|it| it.argument).collect();
-        Step { cluster: self.cluster, ..Step::of(self.name, blocks, threads, arguments) }
+        let step = Step::of(self.name, blocks, threads, arguments);
+        Step { cluster: self.cluster, overlaps: true, ..step }
     }
 }
 
@@ -210,12 +211,12 @@ mod tests {
             program(&["spmm/product.cuh"], "", std::slice::from_ref(&kernel)),
             "#include \"spmm/product.cuh\"\nusing namespace sparsetune;\n\
              extern \"C\" __global__ void __launch_bounds__(256, 1) spmm(const u32* row_ptr, const float* b, u32 stride, u32 unused) {\n    \
-             product<float>(blockIdx.x, row_ptr, Dense<float>{b, 2 * stride}, Scale<float, false>{});\n}\n"
+             after_earlier_kernels();\n    product<float>(blockIdx.x, row_ptr, Dense<float>{b, 2 * stride}, Scale<float, false>{});\n}\n"
         );
         let step = kernel.step(7, 256);
         assert_eq!(step.args, [Arg::RowPtr, Arg::B, Arg::U32(8), Arg::U32(9)]);
         assert_eq!((step.entry.as_str(), step.grid, step.block), ("spmm", [7, 1, 1], [256, 1, 1]));
-        assert_eq!(step.cluster, 1);
+        assert!(step.cluster == 1 && step.overlaps);
         let clustered = EntryPoint { cluster: 16, ..kernel };
         assert!(clustered.text().starts_with(
             "extern \"C\" __global__ void __cluster_dims__(16, 1, 1) __launch_bounds__(256, 1) spmm("

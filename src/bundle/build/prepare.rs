@@ -111,7 +111,7 @@ pub(super) fn steps(launch: &Launch) -> Vec<LaunchStep> {
         return launch.steps.clone();
     }
     let Launch { entry, grid, block, shared_bytes, arguments, .. } = launch.clone();
-    vec![LaunchStep { entry, grid, block, cluster: 1, shared_bytes, arguments }]
+    vec![LaunchStep { entry, grid, block, cluster: 1, shared_bytes, overlaps: false, arguments }]
 }
 
 pub(super) fn arguments(step: &LaunchStep, dtype: Dtype) -> Result<Vec<Argument>, BuildError> {

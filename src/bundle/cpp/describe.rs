@@ -171,12 +171,13 @@ fn step(at: usize, step: &BundleStep) -> String {
     let numbers =
         |numbers: [u32; 3]| format!("{{{}u, {}u, {}u}}", numbers[0], numbers[1], numbers[2]);
     format!(
-        "{{{}, {}, {}, {}u, {}u, {}}}",
+        "{{{}, {}, {}, {}u, {}u, {}, {}}}",
         quoted(&step.symbol),
         numbers(step.grid),
         numbers(step.block),
         step.cluster,
         step.shared_bytes,
+        step.overlaps,
         of_table(&format!("arguments_{at}"), step.arguments.len())
     )
 }

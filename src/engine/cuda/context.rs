@@ -1,12 +1,16 @@
 //! The state of one device: its primary context and stream, and the buffers, events and modules created in them.
 
 use super::driver::Driver;
+use super::launch::Geometry;
 use crate::engine::EngineError;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUstream, CUstreamCaptureMode,
+    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUfunction, CUmodule, CUstream, CUstreamCaptureMode,
 };
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::Arc;
+
+/// The first CUDA version whose drivers record overlapping launches into graphs.
+const OVERLAPS_SINCE: (u32, u32) = (12, 4);
 
 /// The primary context (which cuSPARSE's runtime shares) and the single stream for all work.
 pub(super) struct Context {
@@ -14,6 +18,8 @@ pub(super) struct Context {
     pub(super) device: CUdevice,
     handle: CUcontext,
     pub(super) stream: CUstream,
+    /// Whether launches may overlap the kernel before them, also in graphs recorded from a stream.
+    pub(super) overlaps: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has bound the context, and `bind` is called on entry
@@ -30,7 +36,9 @@ impl Context {
         // SAFETY: out-pointer to a local.
         let code = unsafe { (driver.api.context_retain)(&mut handle, device) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
-        let mut context = Self { driver, device, handle, stream: std::ptr::null_mut() };
+        let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+        let overlaps = driver.attribute(device, major)? >= 9 && driver.version()? >= OVERLAPS_SINCE;
+        let mut context = Self { driver, device, handle, stream: std::ptr::null_mut(), overlaps };
         context.bind()?;
         let mut stream: CUstream = std::ptr::null_mut();
         // SAFETY: out-pointer to a local; the context is current.
@@ -38,6 +46,17 @@ impl Context {
         context.driver.check("cuStreamCreate", code)?;
         context.stream = stream;
         Ok(Arc::new(context))
+    }
+
+    /// The geometry of a launch, which overlaps the kernel before it if the kernel allows it and the device can.
+    pub(super) fn geometry(
+        &self,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        overlaps: bool,
+    ) -> Geometry {
+        Geometry { grid, block, shared_bytes, overlaps: overlaps && self.overlaps }
     }
 
     /// Makes the context current on this thread.

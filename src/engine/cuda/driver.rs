@@ -56,6 +56,9 @@ symbols! {
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
             *mut *mut c_void, *mut *mut c_void
         );
+        launch_configured: "cuLaunchKernelEx" (
+            *const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void
+        );
         active_clusters: "cuOccupancyMaxActiveClusters"
             (*mut c_int, CUfunction, *const CUlaunchConfig);
         capture_begin: "cuStreamBeginCapture_v2" (CUstream, c_uint);

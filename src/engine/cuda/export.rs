@@ -49,6 +49,7 @@ fn launch_step(step: &Step, recipe: &Recipe) -> LaunchStep {
         block: step.block,
         cluster: step.cluster,
         shared_bytes: step.shared_bytes,
+        overlaps: step.overlaps,
         arguments: step.args.iter().map(|arg| argument_name(arg, recipe)).collect(),
     }
 }

@@ -7,7 +7,8 @@ use crate::domain::Resources;
 use crate::domain::recipe::Step;
 use crate::engine::EngineError;
 use cudarc::driver::sys::{
-    CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact, CUstream,
+    CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUstream,
 };
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl LoadedKernel {
     pub(super) fn queue(
         &self,
         driver: &Driver,
-        ([gx, gy, gz], [bx, by, bz], shared_bytes): Geometry,
+        geometry: Geometry,
         stream: CUstream,
         arguments: &[u64],
     ) -> Result<(), EngineError> {
@@ -87,6 +88,27 @@ impl LoadedKernel {
         }
         for (pointer, word) in pointers.iter_mut().zip(arguments) {
             *pointer = std::ptr::from_ref(word).cast_mut().cast();
+        }
+        let Geometry { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, overlaps } = geometry;
+        if overlaps {
+            let mut attribute = overlapping();
+            let configuration = CUlaunchConfig {
+                gridDimX: gx,
+                gridDimY: gy,
+                gridDimZ: gz,
+                blockDimX: bx,
+                blockDimY: by,
+                blockDimZ: bz,
+                sharedMemBytes: shared_bytes,
+                hStream: stream,
+                attrs: &mut attribute,
+                numAttrs: 1,
+            };
+            let launch = driver.api.launch_configured;
+            let (function, arguments) = (self.function, pointers.as_mut_ptr());
+            // SAFETY: as below; configuration and attribute outlive the call.
+            let code = unsafe { launch(&configuration, function, arguments, std::ptr::null_mut()) };
+            return driver.check("cuLaunchKernelEx", code);
         }
         // SAFETY: `pointers` points at as many words as the kernel has parameters, read during the call; what the kernel does
         // with device memory is the device's to check.
@@ -130,8 +152,25 @@ impl LoadedKernel {
     }
 }
 
-/// Grid, block and dynamic shared memory of a launch.
-pub(super) type Geometry = ([u32; 3], [u32; 3], u32);
+/// The attribute of a launch that may begin while the kernel before it in the stream still runs.
+fn overlapping() -> CUlaunchAttribute {
+    let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+    value.programmaticStreamSerializationAllowed = 1;
+    let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    CUlaunchAttribute { id, pad: [0; 4], value }
+}
+
+/// How a kernel is launched, besides its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    /// Dynamic shared memory per block, in bytes.
+    pub(super) shared_bytes: u32,
+    /// Whether it may begin before the kernel before it in the stream has ended: only for kernels that wait for that
+    /// themselves, on devices that have such launches.
+    pub(super) overlaps: bool,
+}
 
 /// Most arguments of a kernel.
 pub(super) const MOST_ARGUMENTS: usize = 128;
@@ -161,9 +200,7 @@ impl Varying {
 pub(super) struct Launch {
     pub(super) context: Arc<Context>,
     pub(super) kernel: Arc<LoadedKernel>,
-    pub(super) grid: [u32; 3],
-    pub(super) block: [u32; 3],
-    pub(super) shared_bytes: u32,
+    pub(super) geometry: Geometry,
     /// Each argument in the low bytes of a word (every CUDA host is little-endian).
     pub(super) arguments: Vec<u64>,
     /// Which of them change from call to call.
@@ -181,14 +218,15 @@ impl Launch {
     ) -> Self {
         let (context, kernel) = (context.clone(), kernel.clone());
         let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
-        let varying = Vec::new();
-        Self { context, kernel, grid, block, shared_bytes: 0, arguments, varying }
+        let geometry = Geometry { grid, block, shared_bytes: 0, overlaps: false };
+        Self { context, kernel, geometry, arguments, varying: Vec::new() }
     }
 
     /// Everything that determines what the launch does: graphs recorded from the same numbers are the same.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
-        let geometry = self.grid.into_iter().chain(self.block);
-        let geometry = geometry.chain([self.shared_bytes]).map(u64::from);
+        let Geometry { grid, block, shared_bytes, overlaps } = self.geometry;
+        let geometry = grid.into_iter().chain(block);
+        let geometry = geometry.chain([shared_bytes, u32::from(overlaps)]).map(u64::from);
         let turns =
             self.varying.iter().flat_map(|&(at, each)| [at as u64, each.word(0), each.word(1)]);
         let arguments = self.arguments.iter().copied().chain(turns);
@@ -206,8 +244,8 @@ impl Launch {
         for &(at, varying) in &self.varying {
             arguments[at] = varying.word(call);
         }
-        let geometry = (self.grid, self.block, self.shared_bytes);
-        self.kernel.queue(&self.context.driver, geometry, self.context.stream, &arguments)
+        let Context { driver, stream, .. } = &*self.context;
+        self.kernel.queue(driver, self.geometry, *stream, &arguments)
     }
 }
 

@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// How long a kernel may wait if the caller gives no limit, nanoseconds.
 const DEFAULT_WAIT_NS: u64 = 1_000_000_000;
 
+/// Up to this many launches are queued one by one if each overlaps the one before it: then nothing is left between them that a
+/// graph would save, and the first overlaps the call before, which the first of a graph does not.
+const MOST_OVERLAPPING: usize = 4;
+
 /// When a waiting kernel gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Deadline {
@@ -53,7 +57,7 @@ pub(super) struct Steps {
     zero: Option<(u64, usize)>,
     memory: Arc<Memory>,
     /// All launches, if there are several: one graph, or two if calls alternate. Not used for a single launch, since the
-    /// launch itself is cheaper.
+    /// launch itself is cheaper, nor for a few that overlap.
     graphs: Arc<[Graph]>,
     deadline: Deadline,
     /// The candidate, for the error if its kernel gives up.
@@ -84,7 +88,8 @@ impl Steps {
             deadline,
             name: recipe.candidate.to_string(),
         };
-        if steps.launches.len() > 1 {
+        let overlap = steps.launches.iter().all(|launch| launch.geometry.overlaps);
+        if steps.launches.len() > if overlap { MOST_OVERLAPPING } else { 1 } {
             let numbers = steps.launches.iter().flat_map(Launch::numbers);
             let zero = steps.zero.map_or(0, |(pointer, _)| pointer);
             let numbers = numbers.chain([zero]).collect();
@@ -193,9 +198,7 @@ impl ArgumentSource<'_> {
         Ok(Launch {
             context: context.clone(),
             kernel: kernel.clone(),
-            grid: step.grid,
-            block: step.block,
-            shared_bytes: step.shared_bytes,
+            geometry: context.geometry(step.grid, step.block, step.shared_bytes, step.overlaps),
             arguments,
             varying,
         })

@@ -50,8 +50,8 @@ pub(super) async fn launch(
         block: first.block,
         shared_bytes: first.shared_bytes,
         arguments: first.arguments.clone(),
-        // The fields above cannot express a launch with clusters.
-        steps: if exported.steps.len() > 1 || first.cluster > 1 {
+        // The fields above cannot express a launch with clusters, or one that overlaps the kernel before it.
+        steps: if exported.steps.len() > 1 || first.cluster > 1 || first.overlaps {
             exported.steps.clone()
         } else {
             Vec::new()

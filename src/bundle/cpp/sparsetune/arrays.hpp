@@ -18,7 +18,11 @@ public:
         : driver_(context.driver), function_(code.function(symbol)), symbol_(symbol) {
         // Of CUfunction_attribute and CUdevice_attribute, by the numbers in cuda.h.
         const int max_threads = 0, static_shared = 1, max_dynamic_shared = 8, non_portable_cluster = 14;
-        const int shared_opt_in = 97, cluster_launch = 120;
+        const int shared_opt_in = 97, cluster_launch = 120, capability_major = 75;
+        // Drivers of CUDA 12.4 and later also record such launches into graphs.
+        int version = 0;
+        driver_.check("Asking for the driver's version", driver_.version(&version));
+        overlaps_ = version >= 12040 && context.attribute(capability_major) >= 9;
         max_threads_ = fact(max_threads);
         const unsigned fixed = fact(static_shared), most = context.attribute(shared_opt_in);
         most_shared_ = most > fixed ? most - fixed : 0;
@@ -63,13 +67,14 @@ public:
     void launch(const Step& step, void** arguments, CUstream stream) const {
         int code = 0;
         if (driver_.launch_configured != nullptr) {
-            // Clusters are compiled in, so there is no attribute.
+            // Clusters are compiled in, so there is no attribute for them.
+            LaunchAttribute overlap;
             const LaunchConfig config = {{step.grid[0], step.grid[1], step.grid[2]},
                                          {step.block[0], step.block[1], step.block[2]},
                                          step.shared_bytes,
                                          stream,
-                                         nullptr,
-                                         0};
+                                         &overlap,
+                                         step.overlaps && overlaps_ ? 1u : 0u};
             code = driver_.launch_configured(&config, function_, arguments, nullptr);
         } else {
             code = driver_.launch(function_, step.grid[0], step.grid[1], step.grid[2], step.block[0], step.block[1],
@@ -99,6 +104,7 @@ private:
     std::string symbol_;
     unsigned max_threads_ = 0;
     unsigned most_shared_ = 0;
+    bool overlaps_ = false;
 };
 
 // A module's machine code or, if the driver refuses it, its text; and one kernel of it for each symbol.
@@ -327,7 +333,7 @@ private:
     Step gather_step(std::uint64_t places) const {
         const unsigned block = plan_.gather.block;
         return {plan_.gather.symbol, {static_cast<unsigned>((places + block - 1) / block), 1, 1}, {block, 1, 1}, 1, 0,
-                {nullptr, 0}};
+                false, {nullptr, 0}};
     }
 
     // From values on the device, in the order of the entries.

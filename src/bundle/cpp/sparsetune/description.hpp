@@ -65,6 +65,8 @@ struct Step {
     unsigned block[3];
     unsigned cluster;
     unsigned shared_bytes;
+    // Whether it may begin while the kernel before it in the stream still runs, for which it waits itself.
+    bool overlaps;
     Table<Argument> arguments;
 };
 

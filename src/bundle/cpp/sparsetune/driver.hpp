@@ -52,13 +52,21 @@ private:
 using Address = unsigned long long;
 using Handle = void*;
 
+// As CUlaunchAttribute, of a launch that may begin while the kernel before it in the stream still runs.
+struct alignas(8) LaunchAttribute {
+    int id = 6;
+    char padding[4] = {};
+    int allowed = 1;
+    char rest[60] = {};
+};
+
 // As CUlaunchConfig.
 struct LaunchConfig {
     unsigned grid[3];
     unsigned block[3];
     unsigned shared_bytes;
     CUstream stream;
-    void* attributes;
+    LaunchAttribute* attributes;
     unsigned attribute_count;
 };
 

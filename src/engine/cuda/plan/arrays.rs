@@ -233,7 +233,7 @@ impl Arrays {
                         .map_err(|_| refused(format!("{} places of values", held.length)))?;
                     if blocks > 0 {
                         let arguments = [values, map.pointer, held.buffer.pointer, held.length];
-                        let geometry = ([blocks, 1, 1], [*block, 1, 1], 0);
+                        let geometry = context.geometry([blocks, 1, 1], [*block, 1, 1], 0, false);
                         kernel.queue(&context.driver, geometry, stream, &arguments)?;
                     }
                 }

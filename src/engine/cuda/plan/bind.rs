@@ -159,7 +159,7 @@ mod tests {
     fn step(arguments: Vec<Argument>) -> BundleStep {
         let (grid, block) = ([1, 1, 1], [32, 1, 1]);
         let symbol = "k".to_owned();
-        BundleStep { symbol, grid, block, cluster: 1, shared_bytes: 0, arguments }
+        BundleStep { symbol, grid, block, cluster: 1, shared_bytes: 0, overlaps: false, arguments }
     }
 
     fn bound(arguments: Vec<Argument>) -> Result<Arguments, EngineError> {

@@ -52,7 +52,8 @@ impl Program {
                 max_wait_ns: forward.max_wait_ns,
             };
             let launches = forward.steps.iter().zip(&kernels).map(|(step, kernel)| {
-                let geometry = (step.grid, step.block, step.shared_bytes);
+                let BundleStep { grid, block, shared_bytes, overlaps, .. } = step;
+                let geometry = context.geometry(*grid, *block, *shared_bytes, *overlaps);
                 let arguments = Arguments::of(step, &addresses)?;
                 Ok(Launch { kernel: kernel.clone(), geometry, arguments })
             });
@@ -122,6 +123,7 @@ fn kernel(
         block: step.block,
         cluster: step.cluster,
         shared_bytes: step.shared_bytes,
+        overlaps: step.overlaps,
         ..Step::of(&step.symbol, 1, 1, Vec::new())
     };
     let opt_in = Limit::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
@@ -145,6 +147,7 @@ mod tests {
             block: [32, 1, 1],
             cluster: 1,
             shared_bytes: 0,
+            overlaps: false,
             arguments,
         };
         let forward = CudaForward {

@@ -268,7 +268,8 @@ mod tests {
             ("first", vec![Argument::Turn { even: 0, odd: 1 }, Argument::Epoch]),
             ("second", vec![Argument::B, Argument::C, Argument::Scratch { index: 1 }]),
         ];
-        let geometry = ([1, 1, 1], [32, 1, 1], 0);
+        let (grid, block) = ([1, 1, 1], [32, 1, 1]);
+        let geometry = Geometry { grid, block, shared_bytes: 0, overlaps: false };
         let launches = arguments.into_iter().map(|(kernel, arguments)| {
             let addresses = Addresses {
                 array: &|_| Err(refused("no array".to_owned())),
@@ -278,10 +279,11 @@ mod tests {
             };
             let step = BundleStep {
                 symbol: kernel.to_owned(),
-                grid: geometry.0,
-                block: geometry.1,
+                grid,
+                block,
                 cluster: 1,
                 shared_bytes: 0,
+                overlaps: false,
                 arguments,
             };
             Launch { kernel, geometry, arguments: Arguments::of(&step, &addresses).unwrap() }

@@ -180,6 +180,7 @@ pub fn steps(plan: &Plan) -> Vec<StepRow> {
         block: launch.block,
         cluster: 1,
         shared_bytes: launch.shared_bytes,
+        overlaps: false,
         arguments: launch.arguments.clone(),
     };
     let steps = if launch.steps.is_empty() { std::slice::from_ref(&only) } else { &launch.steps };
