@@ -1,7 +1,8 @@
 // Column-major SpMM straight from the operands: a subwarp per row splits its nonzeros, R columns in registers. For small
-// matrices and few columns, where staging B would be a launch too many.
+// matrices and few columns, where staging B would be a launch too many, and, with a thread a row and many columns, for rows of
+// about equal length whose neighbours use neighbouring columns.
 // maps:    subwarp -> row; lane -> every lanes-th entry; registers -> r outputs; block.y -> r columns
-// tune:    lanes 1 4 8 16 32 | r 1 2 4 8 | unroll 2 4 | block 64 256 | order natural length locality
+// tune:    lanes 1 4 8 16 32 | r 1 2 4 8 16 32 | unroll 1 2 4 | block 64 256 | order natural length locality
 // needs:   CSR with 32-bit row pointers, column-major B and C
 // refuses: nothing: any n, any alignment
 #pragma once

@@ -47,8 +47,8 @@ impl SpmmFamily for ColumnMajors {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
             vec![
                 Domain::ints("lanes", &[1, 4, 8, 16, 32]),
-                Domain::ints("r", &[1, 2, 4, 8]),
-                Domain::ints("unroll", &[2, 4]),
+                Domain::ints("r", &[1, 2, 4, 8, 16, 32]),
+                Domain::ints("unroll", &[1, 2, 4]),
                 Domain::ints("block", &[64, 256]),
                 Domain::texts("order", &["natural", "length", "locality"]),
             ]
@@ -59,12 +59,9 @@ impl SpmmFamily for ColumnMajors {
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         match effective_layout(problem) {
             Layout::Row => Vec::new(),
-            // By locality in large blocks alone, whose rows share L1.
             Layout::Col => product(FAMILY, self.domains())
                 .into_iter()
-                .filter(|c| {
-                    order_serves(c, problem) && (!is_local(c) || c.int("block") == Some(256))
-                })
+                .filter(|c| order_serves(c, problem) && differs(c))
                 .collect(),
         }
     }
@@ -86,6 +83,23 @@ impl SpmmFamily for ColumnMajors {
             problem: *problem,
         }))
     }
+}
+
+/// Most columns that several lanes sum together: each of them takes a round of shuffles.
+const SHARED_COLUMNS: i64 = 8;
+/// Most elements of B in flight per thread, as the kernel's configuration demands.
+const IN_FLIGHT: i64 = 32;
+
+/// Whether a candidate is worth listing. Rows by locality go in large blocks alone, whose rows share L1. Many columns are for
+/// a thread that reads its row alone: consecutive rows then read consecutive elements of a column of B, and A is read less often.
+fn differs(candidate: &Candidate) -> bool {
+    let int = |name| candidate.int(name).unwrap_or_default();
+    let (r, unroll) = (int("r"), int("unroll"));
+    let many = r > SHARED_COLUMNS;
+    (!is_local(candidate) || int("block") == 256)
+        && r * unroll <= IN_FLIGHT
+        && (!many || (int("lanes") == 1 && int("block") == 256))
+        && (unroll > 1 || many)
 }
 
 impl Family for ColumnMajors {
