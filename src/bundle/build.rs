@@ -193,7 +193,9 @@ fn forward(
             }
             let steps = steps(launch).into_iter().map(|step| {
                 let arguments = arguments(&step, plan.problem.dtype())?;
-                let LaunchStep { entry: symbol, grid, block, cluster, shared_bytes, overlaps, .. } = step;
+                let LaunchStep {
+                    entry: symbol, grid, block, cluster, shared_bytes, overlaps, ..
+                } = step;
                 Ok(BundleStep { symbol, grid, block, cluster, shared_bytes, overlaps, arguments })
             });
             let steps = steps.collect::<Result<Vec<_>, BuildError>>()?;

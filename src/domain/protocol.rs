@@ -181,7 +181,15 @@ impl Exported {
     /// The export of a routine that is not one of our kernels: its name and arguments.
     pub fn routine(entry: &str, arguments: Vec<String>) -> Self {
         let (entry, grid, block) = (entry.to_owned(), [1; 3], [1; 3]);
-        let step = LaunchStep { entry, grid, block, cluster: 1, shared_bytes: 0, overlaps: false, arguments };
+        let step = LaunchStep {
+            entry,
+            grid,
+            block,
+            cluster: 1,
+            shared_bytes: 0,
+            overlaps: false,
+            arguments,
+        };
         Self { steps: vec![step], ..Self::default() }
     }
 }

@@ -4,7 +4,8 @@ use super::driver::Driver;
 use super::launch::Geometry;
 use crate::engine::EngineError;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUfunction, CUmodule, CUstream, CUstreamCaptureMode,
+    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUfunction, CUmodule, CUstream,
+    CUstreamCaptureMode,
 };
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::Arc;
