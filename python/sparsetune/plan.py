@@ -34,6 +34,10 @@ class Promise:
     preprocess_ms: Optional[float]
     #: Calls after which the preprocessing has been recovered.
     break_even_calls: Optional[int]
+    #: The clock of these times: `isolated` (each call alone) or `pipelined` (calls back to back).
+    clock: Optional[str]
+    #: The time of a call by each clock that was read: `{"isolated": {"median_us": ...}, ...}`.
+    clocks: Dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,9 @@ class Plan:
             speedup=said.get("speedup"),
             preprocess_ms=said.get("preprocess_ms"),
             break_even_calls=said.get("break_even_calls"),
+            # Bundles of version 1 name none: they were timed by the only clock that there was.
+            clock=said.get("clock") or (None if said.get("median_us") is None else "isolated"),
+            clocks=said.get("clocks") or {},
         )
 
     @cached_property

@@ -268,11 +268,23 @@ mod tests {
     struct Line {
         #[command(flatten)]
         problem: ProblemArgs,
+        #[command(flatten)]
+        search: SearchArgs,
     }
 
     fn read(line: &str) -> Result<String, String> {
         let line = Line::try_parse_from(line.split(' ')).unwrap();
         line.problem.problem().map(|p| p.to_string()).map_err(|misuse| misuse.to_string())
+    }
+
+    #[test]
+    fn the_clock_is_sent_if_it_is_named() {
+        let sent =
+            |line: &str| Line::try_parse_from(line.split(' ')).map(|line| line.search.wire());
+        assert_eq!(sent("tune").unwrap(), json!({}));
+        assert_eq!(sent("tune --clock isolated").unwrap(), json!({"clock": "isolated"}));
+        assert_eq!(sent("tune --clock pipelined").unwrap(), json!({"clock": "pipelined"}));
+        assert!(sent("tune --clock wall").is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::element::Element;
 use super::plan::{Baseline, PlanId};
 use super::recipe::{HostProgram, Scratch};
-use super::{Candidate, DeviceKind, Digest, Layout, Problem};
+use super::{Candidate, Clock, Clocks, DeviceKind, Digest, Layout, Problem};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub const BUNDLE_FORMAT: &str = "sparsetune bundle";
 
 /// The newest version of the format; readers refuse later ones.
 ///
-/// Version 2 added `overlaps` to steps.
+/// Version 2 added `overlaps` to steps, and `clock` and `clocks` to the promise.
 pub const BUNDLE_VERSION: u32 = 2;
 
 /// The member that holds the manifest.
@@ -404,6 +404,12 @@ pub struct Promise {
     pub preprocess_ms: Option<f64>,
     /// Calls after which the preprocessing has been recovered.
     pub break_even_calls: Option<u64>,
+    /// The clock of these times. Absent in a predicted plan, and in version 1, whose times are `isolated`.
+    #[serde(default)]
+    pub clock: Option<Clock>,
+    /// The time of a call by each clock that was read, as `vendor` has it too; empty in version 1.
+    #[serde(default, skip_serializing_if = "Clocks::is_empty")]
+    pub clocks: Clocks,
 }
 
 /// A file of the bundle.

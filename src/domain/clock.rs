@@ -1,12 +1,12 @@
 //! The two clocks by which a call is timed: alone, or back to back with others of its kind.
 
-use super::plan::Measured;
+use super::plan::{Baseline, Measured};
 use super::{L2Policy, Plan, Timing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What a sample of a call's time spans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
@@ -35,6 +35,14 @@ impl Clock {
         match self {
             Self::Isolated => "isolated",
             Self::Pipelined => "pipelined",
+        }
+    }
+
+    /// In words, for texts after a time.
+    pub const fn how(self) -> &'static str {
+        match self {
+            Self::Isolated => "each call alone",
+            Self::Pipelined => "calls back to back",
         }
     }
 
@@ -148,11 +156,10 @@ impl Plan {
 
     /// The vendor's microseconds per call by this clock.
     pub fn baseline_by(&self, clock: Clock) -> Option<f64> {
-        let baseline = self.baseline.as_ref()?;
-        by(self.clock()?, clock, baseline.median_us, &baseline.clocks)
+        self.measured.as_ref()?.baseline_by(self.baseline.as_ref()?, clock)
     }
 
-    /// Baseline median divided by the winner's, both by this clock.
+    /// The vendor's median divided by the winner's, both by this clock.
     pub fn speedup_by(&self, clock: Clock) -> Option<f64> {
         Some(self.baseline_by(clock)? / self.median_by(clock)?)
     }
@@ -161,15 +168,27 @@ impl Plan {
 impl Measured {
     /// Microseconds per call by this clock, if it was read.
     pub fn median_by(&self, clock: Clock) -> Option<f64> {
-        by(self.clock, clock, self.median_us, &self.clocks)
+        self.by(clock, self.median_us, &self.clocks)
     }
-}
 
-/// The median by `clock`, of a time by the clock that decided and what is known by each.
-fn by(decided: Clock, clock: Clock, median_us: f64, clocks: &Clocks) -> Option<f64> {
-    match clock == decided {
-        true => Some(median_us),
-        false => clocks.by(clock).map(|time| time.median_us),
+    /// The vendor's microseconds per call by this clock, if it was read.
+    pub fn baseline_by(&self, baseline: &Baseline, clock: Clock) -> Option<f64> {
+        self.by(clock, baseline.median_us, &baseline.clocks)
+    }
+
+    /// The median by a clock, of a time by the one that decided and what is known by each.
+    fn by(&self, clock: Clock, median_us: f64, clocks: &Clocks) -> Option<f64> {
+        match clock == self.clock {
+            true => Some(median_us),
+            false => clocks.by(clock).map(|time| time.median_us),
+        }
+    }
+
+    /// By the other clock, if it was read: its name, the winner's microseconds, and the vendor's if that is known.
+    pub fn by_other(&self, baseline: Option<&Baseline>) -> Option<(Clock, f64, Option<f64>)> {
+        let other = self.clock.other();
+        let vendor = baseline.and_then(|baseline| self.baseline_by(baseline, other));
+        Some((other, self.median_by(other)?, vendor))
     }
 }
 

@@ -243,6 +243,9 @@ fn finals(search: &Search<'_>) -> Chapter {
          drifts during the search favours none of them."
             .to_owned(),
     ];
+    if let Some(measured) = search.measured {
+        said.push(format!("Times are of {}.", measured.clock.how()));
+    }
     let values: Vec<String> = search.winner.params.iter().map(parameter).collect();
     let with = match values.is_empty() {
         true => String::new(),
@@ -285,6 +288,7 @@ fn finals(search: &Search<'_>) -> Chapter {
         )),
         _ => said.push("No routine of the vendor's ran here.".to_owned()),
     }
+    said.extend(by_other_clock(search));
     let bound = match search.limit.bound {
         Bound::Bytes => "moving each operand once at the measured copy bandwidth",
         Bound::Latency => "going through the levels at the measured hop latency",
@@ -305,6 +309,16 @@ fn finals(search: &Search<'_>) -> Chapter {
 }
 
 /// `m1 = 4`.
+/// The times by the clock that did not decide.
+fn by_other_clock(search: &Search<'_>) -> Option<String> {
+    let (clock, us, vendor) = search.measured?.by_other(search.baseline)?;
+    let vendor = vendor.filter(|_| !search.winner.is_baseline());
+    let vendor = vendor.map_or_else(String::new, |vendor| {
+        format!(", and the vendor's {}, {} that", micros(vendor), times(vendor / us))
+    });
+    Some(format!("With {} the winner took {}{vendor}.", clock.how(), micros(us)))
+}
+
 pub(super) fn parameter((name, value): (&String, &Param)) -> String {
     match value {
         Param::Int(value) => format!("{name} = {value}"),

@@ -1,8 +1,8 @@
 //! A search is told with its own numbers, and nothing is said that it does not know.
 
 use super::*;
-use crate::domain::Op;
 use crate::domain::catalog::family::{Distinction, Flags, KernelId, Provider, StoredForm};
+use crate::domain::{ClockTime, Clocks, Op};
 
 fn plan() -> Plan {
     let mut plan: Plan = serde_json::from_str(include_str!("../../tests/http/plan.json")).unwrap();
@@ -37,6 +37,33 @@ fn told(plan: &Plan, families: Vec<OfFamily>) -> Vec<Chapter> {
         flags: Flags::default(),
     };
     chapters(&Search::of(plan, &Catalogue::new(vec![ag]), families, None))
+}
+
+#[test]
+fn the_finals_are_told_by_both_clocks() {
+    let finals = |plan: &Plan| {
+        let told = told(plan, Vec::new());
+        let of = told.iter().find(|chapter| chapter.id == "finals");
+        of.map(|chapter| chapter.said.join(" ")).unwrap_or_default()
+    };
+    let mut plan = plan();
+    let old = finals(&plan);
+    assert!(
+        old.contains("Times are of each call alone.") && !old.contains("back to back"),
+        "{old}"
+    );
+    let time = |us| Some(ClockTime { median_us: us, ci95_us: [us; 2], samples: 9 });
+    let row = |us| Clocks { pipelined: time(us), ..Clocks::default() };
+    plan.measured.as_mut().unwrap().clocks = row(10.0);
+    plan.baseline.as_mut().unwrap().clocks = row(15.0);
+    let both = finals(&plan);
+    let other = format!(
+        "With calls back to back the winner took {}, and the vendor's {}, {} that.",
+        numbers::micros(10.0),
+        numbers::micros(15.0),
+        numbers::times(1.5)
+    );
+    assert!(both.contains(&other), "{both}");
 }
 
 fn text(chapters: &[Chapter]) -> String {

@@ -1,8 +1,8 @@
 //! A trial: one candidate of a job and its outcome.
 
-use super::Candidate;
+use super::{Candidate, Open};
 use crate::domain;
-use crate::domain::{Outcome, Removal, TrialState};
+use crate::domain::{Clock, Outcome, Removal, TrialState};
 use serde::{Deserialize, Serialize};
 
 /// A candidate of a job, either pruned by a constraint or tried. Its `state` determines which optional members are present.
@@ -36,6 +36,9 @@ pub struct Trial {
     pub ci95_us: Option<[f64; 2]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
+    /// The clock of these times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Open<Clock>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rel_error: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,6 +73,7 @@ impl From<domain::Trial> for Trial {
             median_us: None,
             ci95_us: None,
             samples: None,
+            clock: None,
             rel_error: None,
             registers: None,
             occupancy: None,
@@ -102,6 +106,7 @@ impl Trial {
                 self.median_us = Some(timing.median_us);
                 self.ci95_us = Some(timing.ci95_us);
                 self.samples = Some(timing.samples_us.len() as u64);
+                self.clock = Some(timing.clock.into());
                 self.rel_error = finite(Some(rel_error));
                 self.registers = resources.map(|resources| resources.registers);
                 self.occupancy = resources.map(|resources| resources.occupancy);

@@ -30,5 +30,7 @@ pub(super) fn promise(plan: &Plan) -> Promise {
         speedup: plan.speedup,
         preprocess_ms: plan.preprocess_ms,
         break_even_calls: plan.break_even_calls,
+        clock: plan.clock(),
+        clocks: measured.map(|measured| measured.clocks.clone()).unwrap_or_default(),
     }
 }

@@ -3,14 +3,13 @@
 use super::super::open::Bundle;
 use super::super::tensors;
 use super::CppError;
-use crate::domain::DeviceKind;
-use crate::domain::Layout;
 use crate::domain::bundle::{
     Argument, BundleArray, BundleStep, CHECK, CheckKind, CudaForward, CudaModule, DenseOperand,
     Forward, GraphUse, Manifest, UpdateValues, VendorForward,
 };
 use crate::domain::catalog::operation::Value;
 use crate::domain::element::Element;
+use crate::domain::{Clock, DeviceKind, Layout};
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -116,6 +115,7 @@ fn fields(bundle: &Bundle, manifest: &Manifest) -> Result<Vec<(&'static str, Str
         ("vendor", vendor_routine(manifest, vendor)),
         ("check", check(bundle, manifest)?),
         ("measured us", number(manifest.promise.median_us.unwrap_or(0.0))),
+        ("measured by", quoted(manifest.promise.clock.map_or("", Clock::how))),
         ("members", of_table("members", manifest.members.len())),
     ])
 }

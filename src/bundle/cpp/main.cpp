@@ -29,7 +29,8 @@ void run(const std::string& path, int device) {
     const sparsetune::Timing timing = plan.measure(100);
     std::printf("call       %.2f us\n", timing.call_us);
     if (description.measured_us > 0.0) {
-        std::printf("promised   %.2f us\n", description.measured_us);
+        const bool told = description.measured_by[0] != '\0';
+        std::printf("promised   %.2f us%s%s\n", description.measured_us, told ? ", " : "", description.measured_by);
     }
     if (timing.queue_us > 0.0) {
         std::printf("queued in  %.2f us\n", timing.queue_us);

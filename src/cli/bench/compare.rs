@@ -2,13 +2,13 @@
 //! and with what share of its trials.
 
 use super::report::{geometric_mean, percent};
-use super::run::{Run, Tried};
+use super::run::{Figures, Run, Timed, Tried};
 use crate::cli::show;
-use crate::domain::StoppedBy;
+use crate::domain::{Clock, StoppedBy};
 use anyhow::Context;
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 /// The parts of an earlier `--out` document that are compared.
@@ -40,6 +40,10 @@ struct Provenance {
 #[derive(Debug, Deserialize)]
 struct Time {
     us: f64,
+    #[serde(default = "Clock::of_earlier_versions")]
+    clock: Clock,
+    #[serde(default)]
+    clocks: BTreeMap<Clock, Timed>,
 }
 
 /// Runs of one problem, or of all, for which both documents have a time.
@@ -47,7 +51,7 @@ struct Time {
 pub struct Share {
     pub task: String,
     pub runs: usize,
-    /// Earlier time divided by this run's, from the plans: geometric mean, minimum, and the matrix of the minimum.
+    /// Earlier time divided by this run's by the same clock, from the plans: geometric mean, minimum, and the matrix of the minimum.
     pub of_best: Option<f64>,
     pub worst: Option<f64>,
     pub worst_matrix: Option<String>,
@@ -89,7 +93,7 @@ impl Earlier {
 
     fn pair<'a>(&self, run: &'a Run) -> Option<Pair<'a>> {
         let earlier = self.record(run).filter(|record| record.is_whole())?;
-        let of_best = earlier.figures.as_ref()?.us / run.figures.as_ref()?.us;
+        let of_best = earlier.figures.as_ref()?.over(run.figures.as_ref()?)?;
         let tried: HashSet<&str> = run.trials.iter().map(|tried| &tried.candidate[..]).collect();
         let fastest = |among: &dyn Fn(&Tried) -> bool| {
             let times = earlier.trials.iter().filter(|trial| among(trial)).filter_map(|t| t.us);
@@ -124,6 +128,18 @@ impl Earlier {
             shares.push(Share::of("all", &pairs.iter().collect::<Vec<_>>()));
         }
         shares
+    }
+}
+
+impl Time {
+    /// This time divided by another, both by one clock: by that of the other, else by that of this one.
+    fn over(&self, figures: &Figures) -> Option<f64> {
+        if self.clock == figures.clock {
+            return Some(self.us / figures.us);
+        }
+        let us = |clocks: &BTreeMap<Clock, Timed>, clock| clocks.get(&clock).map(|timed| timed.us);
+        let theirs = us(&self.clocks, figures.clock).map(|own| own / figures.us);
+        theirs.or_else(|| Some(self.us / us(&figures.clocks, self.clock)?))
     }
 }
 
@@ -190,7 +206,8 @@ pub fn table(shares: &[Share]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::run;
-    use super::{Earlier, Tried, table};
+    use super::{Earlier, Figures, Time, Tried, table};
+    use crate::domain::Clock;
 
     fn tried(candidate: &str, us: f64) -> Tried {
         let (candidate, state) = (candidate.to_owned(), "measured".to_owned());
@@ -199,8 +216,11 @@ mod tests {
 
     #[test]
     fn shares_are_of_runs_that_both_have() {
-        // Synthetic runs take 10 us.
+        // Synthetic runs take 10 us by the clock of the earlier document, which has one alone.
         let mut ranked = run("f32", "c", "a", Some(2.0));
+        if let Some(figures) = &mut ranked.figures {
+            figures.clock = Clock::Isolated;
+        }
         ranked.trials = vec![tried("slices x=1", 10.5), tried("vendor alg=1", 20.0)];
         let runs = [ranked, run("f32", "c", "b", Some(1.0)), run("f32", "c", "d", None)];
         let earlier = r#"{"more": 1, "runs": [
@@ -226,5 +246,24 @@ mod tests {
         assert!(text.contains("80.0 %") && text.contains("33.3 %"), "{text}");
         assert_eq!(earlier.cut_short(&runs), ["b f32"]);
         assert!(earlier.shares(&[]).is_empty());
+    }
+
+    #[test]
+    fn times_are_compared_by_one_clock() {
+        // By the clock that chose, pipelined, 10 us; isolated 12.5 us.
+        let figures = run("f32", "c", "a", Some(2.0)).figures.unwrap();
+        let over = |text: &str| serde_json::from_str::<Time>(text).unwrap().over(&figures);
+        assert_eq!(
+            over(r#"{"us": 5.0}"#),
+            Some(0.4),
+            "a document of before the clocks is isolated"
+        );
+        let both = r#"{"us": 5.0, "clock": "isolated",
+            "clocks": {"isolated": {"us": 5.0}, "pipelined": {"us": 4.0, "speedup": 2.0}}}"#;
+        assert_eq!(over(both), Some(0.4));
+        assert_eq!(over(r#"{"us": 5.0, "clock": "pipelined"}"#), Some(0.5));
+        let alone = Figures { clocks: [].into(), ..figures.clone() };
+        let earlier: Time = serde_json::from_str(r#"{"us": 5.0}"#).unwrap();
+        assert_eq!(earlier.over(&alone), None);
     }
 }

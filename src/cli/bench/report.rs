@@ -4,6 +4,7 @@ use super::compare::Share;
 use super::run::{Figures, Run, Tried};
 use super::subject::CLASSES;
 use crate::cli::show;
+use crate::domain::Clock;
 use comfy_table::Table;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,10 +20,11 @@ pub fn header(dry: bool) -> String {
         return format!("{shape} {:>9}", "max |x|");
     }
     format!(
-        "{shape} {:>9} {:>9} {:>8} {:>8} {:<7} {:>8} {:>8} {:>8} {:>10}  winner; failed trials",
+        "{shape} {:>9} {:>9} {:>9} {:>9} {:>8} {:<7} {:>8} {:>8} {:>8} {:>10}  winner; failed trials",
         "us",
         "vendor us",
-        "speed-up",
+        Clock::Pipelined,
+        Clock::Isolated,
         "of limit",
         "bound",
         "measured",
@@ -60,10 +62,11 @@ fn measured(figures: &Figures) -> String {
     let failed: Vec<String> =
         figures.failed.iter().map(|(state, count)| format!("{count} {state}")).collect();
     format!(
-        "{:>9} {:>9} {:>8} {:>8} {:<7} {:>8} {:>8.2} {:>8.2} {:>10}  {}{}{}",
+        "{:>9} {:>9} {:>9} {:>9} {:>8} {:<7} {:>8} {:>8.2} {:>8.2} {:>10}  {}{}{}",
         show::us(figures.us),
         time(figures.vendor_us),
-        times(figures.speedup),
+        times(figures.speedup_by(Clock::Pipelined)),
+        times(figures.speedup_by(Clock::Isolated)),
         percent(Some(figures.limit_fraction)),
         figures.bound,
         figures.measured,
@@ -89,10 +92,11 @@ pub struct Group {
     pub class: String,
     pub runs: usize,
     pub failed: usize,
-    /// Geometric mean over the runs with a vendor time.
-    pub speedup: Option<f64>,
-    pub worst: Option<f64>,
-    pub worst_matrix: Option<String>,
+    /// By the clock that chose each run's winner.
+    #[serde(flatten)]
+    pub speedups: Speedups,
+    /// By each clock that was read.
+    pub clocks: BTreeMap<Clock, Speedups>,
     /// Geometric mean.
     pub limit_fraction: Option<f64>,
     /// Factor by which predictions differ from measurements in either direction: geometric mean over all trials with
@@ -103,13 +107,33 @@ pub struct Group {
     pub longest_s: Option<f64>,
 }
 
+/// Vendor's time divided by the winner's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Speedups {
+    /// Geometric mean over the runs with a vendor time.
+    pub speedup: Option<f64>,
+    pub worst: Option<f64>,
+    pub worst_matrix: Option<String>,
+}
+
+impl Speedups {
+    fn of(runs: &[&Run], by: impl Fn(&Figures) -> Option<f64>) -> Self {
+        let all: Vec<(f64, &Run)> =
+            runs.iter().filter_map(|run| Some((by(run.figures.as_ref()?)?, *run))).collect();
+        let worst = all.iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        Self {
+            speedup: geometric_mean(all.iter().map(|(speedup, _)| *speedup)),
+            worst: worst.map(|(speedup, _)| *speedup),
+            worst_matrix: worst.map(|(_, run)| run.matrix.clone()),
+        }
+    }
+}
+
 impl Group {
     fn of(task: &str, class: &str, runs: &[&Run]) -> Self {
         let figures = || runs.iter().filter_map(|run| run.figures.as_ref());
-        let worst = runs
-            .iter()
-            .filter_map(|run| Some((run.figures.as_ref()?.speedup?, &run.matrix)))
-            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let read = |clock: &Clock| figures().any(|figures| figures.clocks.contains_key(clock));
+        let by = |clock| (clock, Speedups::of(runs, |figures| figures.speedup_by(clock)));
         let mut seconds: Vec<f64> = figures().map(|figures| figures.tuning_s).collect();
         seconds.sort_by(f64::total_cmp);
         Self {
@@ -117,9 +141,8 @@ impl Group {
             class: class.to_owned(),
             runs: runs.len(),
             failed: runs.iter().filter(|run| run.error.is_some()).count(),
-            speedup: geometric_mean(figures().filter_map(|figures| figures.speedup)),
-            worst: worst.map(|(speedup, _)| speedup),
-            worst_matrix: worst.map(|(_, matrix)| matrix.clone()),
+            speedups: Speedups::of(runs, |figures| figures.speedup),
+            clocks: Clock::ALL.into_iter().filter(read).map(by).collect(),
             limit_fraction: geometric_mean(figures().map(|figures| figures.limit_fraction)),
             model_error: geometric_mean(runs.iter().flat_map(|run| &run.trials).filter_map(off)),
             tuning_s: median(&seconds),
@@ -174,8 +197,15 @@ pub fn vendors(runs: &[Run]) -> Option<String> {
         named.map(|vendor| vendor.rsplit_once(' ').map_or(vendor, |(library, _)| library));
     let libraries: Vec<&str> =
         libraries.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
-    (!libraries.is_empty())
-        .then(|| format!("Speed-ups are over the best routine of {}.", libraries.join(", ")))
+    let clocks = runs.iter().filter_map(|run| Some(run.figures.as_ref()?.clock.name()));
+    let clocks: Vec<&str> = clocks.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    (!libraries.is_empty()).then(|| {
+        format!(
+            "Speed-ups are over the best routine of {}, by both clocks; times, choices and shares of the limit go by the clock {}.",
+            libraries.join(", "),
+            clocks.join(", ")
+        )
+    })
 }
 
 pub fn table(groups: &[Group]) -> Table {
@@ -184,7 +214,9 @@ pub fn table(groups: &[Group]) -> Table {
         "class",
         "runs",
         "failed",
-        "speed-up",
+        "speed-up pipelined",
+        "worst",
+        "isolated",
         "worst",
         "of limit",
         "model off",
@@ -193,22 +225,27 @@ pub fn table(groups: &[Group]) -> Table {
         "worst matrix",
     ]);
     let seconds = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let nothing = Speedups::default();
     for group in groups {
+        let by = |clock| group.clocks.get(&clock).unwrap_or(&nothing);
+        let (pipelined, isolated) = (by(Clock::Pipelined), by(Clock::Isolated));
         table.add_row([
             group.task.clone(),
             group.class.clone(),
             group.runs.to_string(),
             group.failed.to_string(),
-            times(group.speedup),
-            times(group.worst),
+            times(pipelined.speedup),
+            times(pipelined.worst),
+            times(isolated.speedup),
+            times(isolated.worst),
             percent(group.limit_fraction),
             times(group.model_error),
             seconds(group.tuning_s),
             seconds(group.longest_s),
-            group.worst_matrix.clone().unwrap_or_default(),
+            group.speedups.worst_matrix.clone().unwrap_or_default(),
         ]);
     }
-    show::right(&mut table, 2..10);
+    show::right(&mut table, 2..12);
     table
 }
 

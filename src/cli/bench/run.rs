@@ -6,7 +6,7 @@ use crate::cli::client::{Answer, Client};
 use crate::cli::follow::{Show, follow};
 use crate::cli::problem::SearchArgs;
 use crate::domain::candidate::VENDOR;
-use crate::domain::{Digest, Problem};
+use crate::domain::{Clock, Digest, Problem};
 use crate::ops::family_names;
 use crate::wire::{Plan, Role, Trial};
 use anyhow::Context;
@@ -68,6 +68,10 @@ pub struct Figures {
     pub vendor: Option<String>,
     pub vendor_us: Option<f64>,
     pub speedup: Option<f64>,
+    /// The clock by which the winner was chosen: of the times above and of the share of the limit.
+    pub clock: Clock,
+    /// By every clock that was read, this one included.
+    pub clocks: BTreeMap<Clock, Timed>,
     pub limit_us: f64,
     pub limit_fraction: f64,
     pub bound: String,
@@ -89,6 +93,14 @@ pub struct Figures {
     pub search_s: f64,
     pub preprocess_ms: f64,
     pub break_even_calls: Option<u64>,
+}
+
+/// The times by one clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    pub us: f64,
+    pub vendor_us: Option<f64>,
+    pub speedup: Option<f64>,
 }
 
 impl Run {
@@ -250,17 +262,29 @@ impl Ask<'_> {
 }
 
 impl Figures {
+    /// The vendor's time divided by the winner's, both by this clock.
+    pub fn speedup_by(&self, clock: Clock) -> Option<f64> {
+        self.clocks.get(&clock)?.speedup
+    }
+
     fn of(plan: &Plan, tuning_s: f64) -> anyhow::Result<Self> {
         let measured = plan.measured.as_ref();
         let measured =
             measured.context("the plan is predicted, so there are no measurements to compare")?;
         let vendor = plan.baseline.as_ref();
+        let clocks = Clock::ALL.into_iter().filter_map(|clock| {
+            let us = measured.median_by(clock)?;
+            let vendor_us = vendor.and_then(|vendor| measured.baseline_by(vendor, clock));
+            Some((clock, Timed { us, vendor_us, speedup: vendor_us.map(|vendor| vendor / us) }))
+        });
         Ok(Self {
             device: plan.device.name.clone(),
             us: measured.median_us,
             vendor: vendor.map(|v| format!("{} {} {}", v.name, v.version, v.algorithm)),
             vendor_us: vendor.map(|vendor| vendor.median_us),
             speedup: plan.speedup,
+            clock: measured.clock,
+            clocks: clocks.collect(),
             limit_us: plan.limit.us,
             limit_fraction: plan.limit.fraction,
             bound: plan.limit.bound.name().to_owned(),

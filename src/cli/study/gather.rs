@@ -2,7 +2,7 @@
 
 use super::record::{Search, Tried};
 use crate::domain::funnel::DRAW;
-use crate::domain::{SearchStrategy, Trial, TrialState};
+use crate::domain::{Clock, SearchStrategy, Trial, TrialState};
 use crate::service::{Searched, Service};
 use std::collections::BTreeMap;
 
@@ -62,6 +62,7 @@ fn search(searched: Searched, classes: &BTreeMap<String, String>) -> Search {
         seconds: plan.provenance.search_seconds,
         plan_us: plan.median_us().unwrap_or_default(),
         vendor_us: plan.baseline.as_ref().map(|baseline| baseline.median_us),
+        clock: plan.clock().filter(|clock| *clock != Clock::of_earlier_versions()),
         learned: learned.map(|(model, _)| model.0),
         trials: tried.len(),
         tried,

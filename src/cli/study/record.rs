@@ -4,7 +4,7 @@
 //! candidate. It is compressed if its name ends with `.gz`.
 
 use crate::domain::candidate::{VENDOR, WITHOUT};
-use crate::domain::{FunnelStep, funnel};
+use crate::domain::{Clock, FunnelStep, funnel};
 use anyhow::{Context, ensure};
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
@@ -43,6 +43,9 @@ pub struct Search {
     pub plan_us: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_us: Option<f64>,
+    /// The clock of all times; absent if isolated, as in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
     /// The learned model that `Tried::learned_us` is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<String>,
@@ -219,15 +222,15 @@ impl Search {
     }
 }
 
-/// The full searches, each with the others of its problem. One without a technique is among the others.
+/// The full searches, each with the others of its problem by the same clock. One without a technique is among the others.
 pub fn joined(searches: Vec<Search>) -> Vec<Search> {
     let whole =
         |search: &Search| search.is_full() && search.own().all(|tried| tried.without().is_none());
     let (mut full, others): (Vec<_>, Vec<_>) = searches.into_iter().partition(whole);
     for search in &mut full {
         let same = |other: &&Search| {
-            (&other.matrix, &other.problem, &other.device)
-                == (&search.matrix, &search.problem, &search.device)
+            (&other.matrix, &other.problem, &other.device, other.clock)
+                == (&search.matrix, &search.problem, &search.device, search.clock)
         };
         search.others = others.iter().filter(same).cloned().collect();
     }
@@ -357,5 +360,27 @@ mod tests {
         assert!(format!("{:#}", import(&cut).unwrap_err()).contains("line 3: a time"));
         std::fs::write(&cut, "{}\n").unwrap();
         assert!(format!("{:#}", import(&cut).unwrap_err()).contains("is no file of"));
+    }
+
+    #[test]
+    fn searches_by_different_clocks_are_not_put_together() {
+        let search = |strategy: &str, clock| Search {
+            strategy: strategy.to_owned(),
+            clock,
+            ..Search::default()
+        };
+        let row = Some(Clock::Pipelined);
+        let others = |searches| joined(searches)[0].others.len();
+        let all = vec![search("full", row), search("ranked", row), search("ranked", None)];
+        assert_eq!(
+            (others(all), others(vec![search("full", None), search("ranked", row)])),
+            (1, 0)
+        );
+        // A file of before the clocks is read, and one with isolated times is written as then.
+        let said = serde_json::to_string(&search("full", None)).unwrap();
+        assert!(!said.contains("clock"), "{said}");
+        assert_eq!(serde_json::from_str::<Search>(&said).unwrap().clock, None);
+        let said = serde_json::to_string(&search("full", row)).unwrap();
+        assert_eq!(serde_json::from_str::<Search>(&said).unwrap().clock, row);
     }
 }

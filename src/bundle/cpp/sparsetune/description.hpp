@@ -185,6 +185,8 @@ struct Description {
     Check check;
     // Microseconds of a call when the plan was made; 0 if it was not measured.
     double measured_us;
+    // How that was measured; empty if it is not known.
+    const char* measured_by;
     Table<Member> members;
 };
 

@@ -1,8 +1,13 @@
 //! Means, classes and lines of made-up runs.
 
 use super::{Run, geometric_mean, groups, line, median, table, vendors};
-use crate::cli::bench::run::{Figures, Tried};
+use crate::cli::bench::run::{Figures, Timed, Tried};
+use crate::domain::Clock;
 use std::collections::BTreeMap;
+
+fn timed(us: f64, speedup: f64) -> Timed {
+    Timed { us, vendor_us: Some(us * speedup), speedup: Some(speedup) }
+}
 
 pub fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
     let problem =
@@ -13,6 +18,12 @@ pub fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
         vendor: Some("v".to_owned()),
         vendor_us: Some(10.0 * speedup),
         speedup: Some(speedup),
+        clock: Clock::Pipelined,
+        clocks: [
+            (Clock::Pipelined, timed(10.0, speedup)),
+            (Clock::Isolated, timed(12.5, 0.5 * speedup)),
+        ]
+        .into(),
         limit_us: 2.5,
         limit_fraction: 0.25,
         bytes: 5000,
@@ -77,22 +88,35 @@ fn groups_go_by_problem_and_class() {
     assert_eq!(names, [&f64s[..], &[("f32", "all"), ("all", "all")]].concat());
     let first = &groups[0];
     assert_eq!((first.runs, first.failed), (3, 1));
-    assert!((first.speedup.unwrap() - 4.0).abs() < 1e-12);
-    assert_eq!((first.worst, first.worst_matrix.as_deref()), (Some(2.0), Some("c")));
+    let speedups = &first.speedups;
+    assert!((speedups.speedup.unwrap() - 4.0).abs() < 1e-12);
+    assert_eq!((speedups.worst, speedups.worst_matrix.as_deref()), (Some(2.0), Some("c")));
+    assert_eq!(first.clocks[&Clock::Pipelined], *speedups);
+    let isolated = &first.clocks[&Clock::Isolated];
+    assert!((isolated.speedup.unwrap() - 2.0).abs() < 1e-12 && isolated.worst == Some(1.0));
+    let said = serde_json::to_value(first).unwrap();
+    assert_eq!((&said["worst"], &said["clocks"]["isolated"]["worst"]), (&2.0.into(), &1.0.into()));
     assert_eq!((first.tuning_s, first.longest_s), (Some(5.0), Some(8.0)));
     assert!((first.model_error.unwrap() - 4.0).abs() < 1e-12);
     assert_eq!(groups[1].model_error, None);
     assert!((first.limit_fraction.unwrap() - 0.25).abs() < 1e-12);
     let text = table(&groups).to_string();
-    assert!(text.contains("4.00x") && text.contains("25.0 %"), "{text}");
+    assert!(text.contains("4.00x") && text.contains("2.00x") && text.contains("25.0 %"), "{text}");
+    assert!(text.contains("pipelined") && text.contains("isolated"), "{text}");
 }
 
 #[test]
 fn lines_say_what_failed_and_what_is_uncommon() {
     let good = line(&run("sptrsv f64 x1", "4-32", "b", Some(8.0)));
-    for part in
-        ["sptrsv f64 x1 up T unit", "80.00", "8.00x", "latency", "never", "ag nw=2; 2 timed_out"]
-    {
+    for part in [
+        "sptrsv f64 x1 up T unit",
+        "80.00",
+        "8.00x",
+        "4.00x",
+        "latency",
+        "never",
+        "ag nw=2; 2 timed_out",
+    ] {
         assert!(good.contains(part), "`{part}` is not in {good}");
     }
     let bad = line(&run("f64", "4-32", "b", None));
@@ -109,7 +133,8 @@ fn the_libraries_are_named_once_with_their_versions() {
         run
     };
     let runs = ["cuSPARSE 12.9.4 csr_alg3", "cuSPARSE 12.9.4 csr_alg1", "cuSPARSE 12.6.3 spsv"];
-    let sentence = "Speed-ups are over the best routine of cuSPARSE 12.6.3, cuSPARSE 12.9.4.";
+    let sentence = "Speed-ups are over the best routine of cuSPARSE 12.6.3, cuSPARSE 12.9.4, by both clocks; times, choices and shares of \
+                    the limit go by the clock pipelined.";
     assert_eq!(vendors(&runs.map(of)).as_deref(), Some(sentence));
     assert_eq!(vendors(&[]), None);
 }

@@ -1,6 +1,6 @@
 //! A matrix across devices: one row per problem, one column per device class.
 
-use crate::domain::{DeviceClass, Digest, Op, Plan};
+use crate::domain::{Clock, DeviceClass, Digest, Op, Plan};
 use crate::http::dashboard::bound;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
@@ -54,13 +54,22 @@ fn size(answers: &[&Plan]) -> Option<(Op, u32)> {
     Some((problem.op(), problem.columns()))
 }
 
+/// The clock by which all that were measured have a time: times by different ones are not compared.
+fn common(answers: &[&Plan]) -> Option<Clock> {
+    let read = |plan: &&&Plan, clock| plan.measured.is_none() || plan.median_by(clock).is_some();
+    let all = |clock: &Clock| answers.iter().all(|plan| read(&plan, *clock));
+    [Clock::Pipelined, Clock::Isolated].into_iter().find(all)
+}
+
 pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
     let row = |(problem, answers): (String, Vec<&Plan>)| {
-        let shortest = answers.iter().filter_map(|plan| plan.median_us()).reduce(f64::min);
+        let clock = common(&answers);
+        let us = |plan: &Plan| plan.median_by(clock?);
+        let shortest = answers.iter().filter_map(|plan| us(plan)).reduce(f64::min);
         let several = answers.len() > 1;
         let cell = |column: &Column| {
             let plan = answers.iter().find(|plan| plan.device.class() == column.class)?;
-            let best = several && plan.median_us().is_some() && plan.median_us() == shortest;
+            let best = several && us(plan).is_some() && us(plan) == shortest;
             Some(Cell { plan: PlanRow::of(plan, matrix), best })
         };
         Row { problem, cells: columns.iter().map(cell).collect() }

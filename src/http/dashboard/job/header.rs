@@ -161,6 +161,7 @@ fn search_words(job: &Job) -> String {
         top_k.map(|k| format!("top {k}")),
         search.seconds.map(|seconds| format!("at most {}", format::seconds(seconds))),
         search.trials.map(|trials| format!("at most {trials} trials")),
+        search.clock.map(|clock| format!("timed with {}", clock.how())),
     ];
     let words = std::iter::once(strategy.to_owned()).chain(limits.into_iter().flatten());
     words.collect::<Vec<_>>().join(", ")

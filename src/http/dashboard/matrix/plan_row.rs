@@ -40,7 +40,7 @@ impl PlanRow {
     pub fn of(plan: &Plan, matrix: &crate::domain::Digest) -> Self {
         let interval = |measured: &Measured| {
             let [low, high] = measured.ci95_us.map(format::micros);
-            format!("{low} to {high}, {} samples", measured.samples)
+            format!("{low} to {high}, {} samples, {}", measured.samples, measured.clock)
         };
         let predicted = plan.predicted.as_ref().map(|predicted| predicted.median_us);
         let time = plan.median_us().or(predicted);

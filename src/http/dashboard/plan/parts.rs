@@ -24,10 +24,25 @@ fn millis(ms: f64) -> String {
     if ms > 0.0 { micros(ms * 1e3) } else { "none".to_owned() }
 }
 
+/// A figure by the clock that did not decide, of the winner's time and the speed-up by it; empty if it is not known.
+fn by_other(plan: &Plan, figure: impl Fn(f64, Option<f64>) -> Option<String>) -> String {
+    let measured = plan.measured.as_ref();
+    let other = measured.and_then(|measured| measured.by_other(plan.baseline.as_ref()));
+    let told = other.and_then(|(clock, us, vendor)| {
+        let figure = figure(us, vendor.map(|vendor| vendor / us))?;
+        Some(format!("; {figure} for {}", clock.how()))
+    });
+    told.unwrap_or_default()
+}
+
 pub fn figures(plan: &Plan) -> Vec<Fact> {
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
-            let note = format!("{}, timed alternately", routine(vendor, plan.device.kind));
+            let routine = routine(vendor, plan.device.kind);
+            let note = format!(
+                "{routine}, timed alternately{}",
+                by_other(plan, |_, speedup| speedup.map(times))
+            );
             fact("Speed-up over vendor", times(*speedup), note)
         }
         _ => fact("Speed-up over vendor", "–", "no vendor routine was measured"),
@@ -41,7 +56,10 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
     let time = match (&plan.measured, &plan.predicted) {
         (Some(m), _) => {
             let [low, high] = m.ci95_us.map(micros);
-            let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
+            let by = by_other(plan, |us, _| Some(micros(us)));
+            let how = m.clock.how();
+            let samples =
+                format!("{how}; 95 % between {low} and {high}, {} samples{by}", m.samples);
             fact("Time per call (median)", micros(m.median_us), samples)
         }
         (None, Some(predicted)) => fact(
@@ -269,8 +287,8 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
 
 #[cfg(test)]
 mod tests {
-    use super::{extent, host_run, millis, steps};
-    use crate::domain::{Candidate, DeviceKind, Plan};
+    use super::{extent, figures, host_run, millis, steps};
+    use crate::domain::{Candidate, ClockTime, Clocks, DeviceKind, Plan};
 
     #[test]
     fn a_host_plan_names_its_threads() {
@@ -284,6 +302,26 @@ mod tests {
         assert!(host_run(&plan).unwrap().contains("one thread"));
         plan.device.kind = DeviceKind::Cuda;
         assert_eq!((host_run(&plan), steps(&plan).len()), (None, 2));
+    }
+
+    #[test]
+    fn figures_say_by_which_clock_they_are() {
+        let text = include_str!("../../../../tests/http/plan.json");
+        let mut plan: Plan = serde_json::from_str(text).unwrap();
+        let notes =
+            |plan: &Plan| figures(plan).into_iter().take(2).map(|f| f.note).collect::<Vec<_>>();
+        let old = notes(&plan);
+        assert!(old[0].starts_with("each call alone; 95 % between") && old[0].ends_with("samples"));
+        let time = |us| ClockTime { median_us: us, ci95_us: [us; 2], samples: 9 };
+        let row = |us| Clocks { pipelined: Some(time(us)), isolated: None };
+        plan.measured.as_mut().unwrap().clocks = row(10.0);
+        plan.baseline.as_mut().unwrap().clocks = row(15.0);
+        let both = notes(&plan);
+        assert!(both[0].ends_with("; 10.0 µs for calls back to back"), "{both:?}");
+        assert!(
+            both[1].ends_with(&format!("; {} for calls back to back", super::times(1.5))),
+            "{both:?}"
+        );
     }
 
     #[test]
