@@ -104,6 +104,8 @@ def test_a_tuned_product(tmp_path: Path, format: str, dtype: str) -> None:
     A = random_csr(300, 200, 0.05, dtype=dtype)
     f = sparsetune.spmm(A.asformat(format), n=17, wait=True, search=QUICK)
     assert f.tuned and f.promise is not None and f.promise.median_us is not None
+    assert f.promise.clock == "pipelined" and set(f.promise.clocks) >= {"pipelined"}
+    assert f.promise.clocks["pipelined"]["median_us"] == f.promise.median_us
     B = operand(200, 17, dtype)
     close(f(B), A, B, dtype)
     # The bundle is kept, so the next operator is tuned at once.

@@ -233,6 +233,19 @@ fn timing(engine: &mut CudaEngine) {
         let medians: Vec<f64> = pair.iter().map(|timing| timing.median_us).collect();
         println!("{policy} pair real, csr_alg2, real: {medians:.2?}");
         assert!(pair.iter().all(|timing| timing.samples_us.len() == 25));
+        assert!(pair.iter().all(|timing| timing.clock == Clock::Isolated));
+        let row = [&real, &vendor("csr_alg2"), &empty].map(Clone::clone);
+        let row = engine.pair(&row, 25, Clock::Pipelined, None).expect("pairs back to back");
+        let medians_of_row: Vec<f64> = row.iter().map(|timing| timing.median_us).collect();
+        println!("{policy} back to back real, csr_alg2, one block: {medians_of_row:.2?}");
+        let clock = Clock::Pipelined.under(policy);
+        assert!(row.iter().all(|timing| timing.samples_us.len() == 25 && timing.clock == clock));
+        let effort = Effort { clock: Clock::Pipelined, ..EFFORT };
+        let short = engine.time(&empty, &effort).expect("times back to back");
+        println!("{policy} back to back one block: {:.2} us", short.median_us);
+        assert!(short.clock == clock && short.samples_us.len() >= 20);
+        // What surrounds a call is in the time of a single one.
+        assert!(medians_of_row[0] < 1.1 * medians[0], "{medians_of_row:?} against {medians:?}");
         let ratio = medians[0] / medians[2];
         assert!((0.8..1.25).contains(&ratio), "the same kernel twice: {medians:?}");
     }

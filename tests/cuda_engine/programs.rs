@@ -189,6 +189,16 @@ fn turns(engine: &mut CudaEngine, case: &Case) {
         .pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, Clock::Isolated, None)
         .expect("pairs");
     assert!(pair.iter().all(|timing| timing.samples_us.len() == 11));
+    let row = engine
+        .pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, Clock::Pipelined, None)
+        .expect("pairs, though the policy allows single calls alone");
+    assert!(row.iter().all(|timing| timing.clock == Clock::Isolated));
+    engine.load(case.operands.clone()).expect("loads");
+    let row = engine
+        .pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, Clock::Pipelined, None)
+        .expect("pairs back to back");
+    println!("back to back: {:.2} and {:.2} us", row[0].median_us, row[1].median_us);
+    assert!(row.iter().all(|timing| timing.samples_us.len() == 11));
     let exported = engine.export(&two).expect("exports");
     assert_eq!((exported.steps.len(), exported.scratch.len()), (2, 2));
     assert!(exported.steps[1].arguments.contains(&"turn:1,0".to_owned()));

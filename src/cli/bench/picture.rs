@@ -95,7 +95,7 @@ fn speedups(runs: &[Run], dot: impl Fn(f64, f64, &Run, &str) -> Dot) -> Panel {
     let step = (RIGHT - LEFT) / sorted.len().max(1) as f64;
     let at = |place: usize| LEFT + step * (place as f64 + 0.5);
     Panel {
-        heading: "Speed-up over the vendor, sorted",
+        heading: "Speed-up over the vendor by the clock that chose, sorted",
         top,
         bottom,
         rows: labels(y.powers(2.0), "x"),

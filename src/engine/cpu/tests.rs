@@ -177,6 +177,13 @@ fn timings_respect_their_effort() {
         );
         let longer = Effort { budget_ms: 1e6, ..EFFORT };
         assert_eq!(engine.time(&recipes[0], &longer).unwrap().samples_us.len(), 5);
+        // By each clock, as far as calls can follow each other.
+        let clock = Clock::Pipelined;
+        let row = engine.time(&recipes[0], &Effort { clock, ..EFFORT }).unwrap();
+        assert_eq!((row.clock, row.samples_us.len()), (clock.under(l2_policy), 3));
+        let row = engine.pair(&recipes[..2], 2, clock, None).unwrap();
+        let told = row.iter().map(|timing| (timing.clock, timing.samples_us.len()));
+        assert!(told.eq([(clock.under(l2_policy), 2); 2]), "{row:?}");
         let paired = engine.pair(&recipes, 4, Clock::Isolated, None).unwrap();
         assert!(paired.len() == 3 && paired.iter().all(|timing| timing.samples_us.len() == 4));
         assert!(paired.iter().all(|timing| timing.median_us > 0.0));

@@ -7,7 +7,8 @@ use crate::domain::plan::{
     TrialCounts, Validity,
 };
 use crate::domain::{
-    Clocks, Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
+    Clock, Clocks, Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem,
+    Timestamp,
 };
 use crate::ops::Kernels;
 use crate::search::{self, Contender};
@@ -46,7 +47,7 @@ pub async fn plan(
     let pattern = outcomes.matrix.pattern_digest;
     let host = match device.kind {
         DeviceKind::Cpu => None,
-        DeviceKind::Cuda => host(service, &pattern, &request.problem).await?,
+        DeviceKind::Cuda => host(service, &pattern, &request.problem, winner.timing.clock).await?,
     };
     Ok(Plan {
         version: MEASURED_VERSION,
@@ -149,11 +150,13 @@ fn break_even(winner: &Contender, baseline: &Baseline) -> Option<u64> {
 }
 
 /// The best known time of the same problem on a CPU, by pattern: on the CPU that this process serves, if any, since
-/// another host's time is no reason to stay on this host; otherwise on any known CPU, which the plan names.
+/// another host's time is no reason to stay on this host; otherwise on any known CPU, which the plan names. By the clock that decides
+/// here, if that plan has its time.
 async fn host(
     service: &Service,
     pattern: &Digest,
     problem: &Problem,
+    clock: Clock,
 ) -> Result<Option<HostTime>, StoreError> {
     let mut best: Option<HostTime> = None;
     let cpus: Vec<DeviceClass> = service.local_cpus();
@@ -164,7 +167,7 @@ async fn host(
             continue;
         }
         let Some(plan) = service.measured_plan(&key).await? else { continue };
-        let Some(median_us) = plan.median_us() else { continue };
+        let Some(median_us) = plan.median_by(clock).or_else(|| plan.median_us()) else { continue };
         let better = best.as_ref().is_none_or(|best| median_us < best.median_us);
         if plan.device.kind == DeviceKind::Cpu && better {
             best = Some(HostTime { plan: plan.id, device: key.device_class, median_us });
