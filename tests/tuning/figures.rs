@@ -36,8 +36,9 @@ fn compiled(us: f64, local_bytes: u32, latency: Duration) -> Act {
 fn few(gpu: &Device, bench: &Bench) -> (Vec<Candidate>, Search) {
     let all = bench.candidates(gpu);
     assert!(all.len() > 12, "{}", all.len());
-    // The vendor's three routines are tried as well.
-    let search = Search { trials: Some(12 + 3), ..exhaustive() };
+    // The vendor's routines are tried as well.
+    let vendors = bench.space(gpu).vendor.len() as u32;
+    let search = Search { trials: Some(12 + vendors), ..exhaustive() };
     (all, search)
 }
 

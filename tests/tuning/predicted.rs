@@ -92,7 +92,10 @@ async fn a_lost_worker_leaves_one_follow_up() {
     let id = bench.submit(predicted(true)).await;
     let store = bench.service.store();
     crate::claimed::claim_job(&**store, &device().id, "lost", 1).await.unwrap();
-    let search = Search { strategy: SearchStrategy::Ranked, ..Search::default() };
+    // By the clock of the job that it follows.
+    let clock = bench.service.job(&id).await.unwrap().request.search.clock;
+    assert_eq!(clock, Some(Clock::Pipelined));
+    let search = Search { strategy: SearchStrategy::Ranked, clock, ..Search::default() };
     let asked = JobRequest {
         matrix: bench.matrix.digest,
         problem: PROBLEM,
