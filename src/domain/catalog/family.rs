@@ -47,8 +47,8 @@ pub enum Distinction {
     Alone,
     /// They have this parameter.
     Has(&'static str),
-    /// They lack this parameter.
-    Lacks(&'static str),
+    /// They have none of these parameters.
+    Lacks(&'static [&'static str]),
     /// They name a routine of this library.
     Routine(Library),
 }
@@ -58,7 +58,7 @@ impl Distinction {
         match self {
             Self::Alone => true,
             Self::Has(name) => candidate.params.contains_key(name),
-            Self::Lacks(name) => !candidate.params.contains_key(name),
+            Self::Lacks(names) => !names.iter().any(|name| candidate.params.contains_key(*name)),
             Self::Routine(library) => {
                 candidate.routine().is_some_and(|routine| routine.library == library)
             }

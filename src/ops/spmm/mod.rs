@@ -19,6 +19,7 @@ pub mod radix;
 pub mod resident;
 pub mod row_panel;
 pub mod row_split;
+pub mod row_turns;
 pub mod shared;
 pub mod similarity;
 pub mod space;

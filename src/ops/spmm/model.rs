@@ -74,6 +74,8 @@ pub struct Work {
     pub c_again: f64,
     /// Microseconds after the last entry, for work that waits for other threads.
     pub after_us: f64,
+    /// Walks that one group of threads makes one after another.
+    pub in_turn: f64,
 }
 
 impl Work {
@@ -97,6 +99,7 @@ impl Work {
             staged_bytes: 0.0,
             c_again: 0.0,
             after_us: 0.0,
+            in_turn: 1.0,
         }
     }
 }
@@ -193,7 +196,7 @@ fn cache_us(work: &Work, column_tiles: f64, device: &Device) -> f64 {
 /// Little's law: steps of all tiles, divided by the tiles that registers allow to be resident at a time.
 fn in_flight_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) -> f64 {
     let threads_per_tile = f64::from(tile.threads_per_tile);
-    let launched = work.walks * threads_per_tile * column_tiles;
+    let launched = work.walks / work.in_turn * threads_per_tile * column_tiles;
     let registers = tile.registers.next_multiple_of(8) * tile.threads;
     let by_registers = device.registers_per_multiprocessor / registers.max(1);
     // The driver reserves a kilobyte per block.

@@ -4,6 +4,7 @@ use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, gpu_family, is_order
 use super::inspect::Inspection;
 use super::model::Work;
 use super::phrases;
+use super::row_turns::TURNS;
 use super::shared::{Lowered, Shared};
 use super::text;
 use super::walk::{self, Bound, Walk};
@@ -50,15 +51,20 @@ impl SpmmFamily for RowSplits {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        let walk =
-            Walk::of(candidate, problem, self.domains()).filter(|_| candidate.family == FAMILY)?;
+        let walk = Walk::of(candidate, problem, self.domains()).filter(|_| is_own(candidate))?;
         Some(Box::new(RowSplit { walk }))
     }
 }
 
+/// Whether a candidate has a row a group.
+fn is_own(candidate: &Candidate) -> bool {
+    candidate.family == FAMILY && !candidate.params.contains_key(TURNS)
+}
+
 impl Family for RowSplits {
     fn descriptor(&self) -> FamilyDescriptor {
-        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Lacks("r"))];
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(FAMILY, Distinction::Lacks(&["r", TURNS]))];
         FamilyDescriptor {
             title: "Row split",
             summary: "A group of threads computes each row, with the output columns in registers: a tile of one row.",

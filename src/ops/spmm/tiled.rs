@@ -105,7 +105,7 @@ impl SpmmFamily for TiledColumns {
 
 impl Family for TiledColumns {
     fn descriptor(&self) -> FamilyDescriptor {
-        const STORED: &[StoredForm] = &[StoredForm::first("tiled", Distinction::Lacks("n1"))];
+        const STORED: &[StoredForm] = &[StoredForm::first("tiled", Distinction::Lacks(&["n1"]))];
         FamilyDescriptor {
             title: "Tiled SpMM, column-major",
             summary: "Panels of rows gather the rows of column-major B that they need into shared memory.",
