@@ -30,14 +30,10 @@ pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
     measured.sort_by(|a, b| a.1.total_cmp(&b.1));
     let vendor = measured.iter().find(|(trial, _)| trial.baseline).copied();
-    let mut table = table(&[
-        "candidate",
-        "median us",
-        "95 % interval",
-        "predicted us",
-        "of limit",
-        "vs vendor",
-    ]);
+    let by = plan.measured.as_ref().map_or("", |measured| measured.clock.name());
+    let median = format!("median us {by}");
+    let mut table =
+        table(&["candidate", &median, "95 % interval", "predicted us", "of limit", "vs vendor"]);
     let mut vendor_shown = false;
     for &(trial, median) in measured.iter().take(BEST) {
         vendor_shown |= vendor.is_some_and(|(best, _)| std::ptr::eq(best, trial));
