@@ -9,7 +9,7 @@ import struct
 import sys
 import zipfile
 
-BYTES = {"U16": 2, "U32": 4, "U64": 8, "F16": 2, "F32": 4, "F64": 8}
+BYTES = {"U16": 2, "U32": 4, "U64": 8, "F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 MASK = (1 << 64) - 1
 
 
@@ -48,6 +48,10 @@ def drawn(seed, scale, element, length):
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
         z ^= z >> 31
         values.append(scale * (2 * (z >> 11) / 2**53 - 1) if element == "f64" else (z >> 40) / 2**23 - 1)
+    if element == "bf16":
+        # The upper halves of f32, to nearest, ties to even.
+        words = struct.unpack(f"<{length}I", struct.pack(f"<{length}f", *values))
+        return struct.pack(f"<{length}H", *((word + 0x7FFF + (word >> 16 & 1)) >> 16 for word in words))
     return struct.pack(f"<{length}{ {'f16': 'e', 'f32': 'f', 'f64': 'd'}[element] }", *values)
 
 

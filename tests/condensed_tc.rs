@@ -4,7 +4,7 @@
 #[path = "fixture/gpu.rs"]
 mod fixture;
 
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
 use sparsetune::domain::{Candidate, Dtype, Layout, Spmm};
@@ -106,6 +106,9 @@ impl<'a> Launch<'a> {
             Some(ArrayData::F16(bits)) => {
                 bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect()
             }
+            Some(ArrayData::Bf16(bits)) => {
+                bits.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect()
+            }
             _ => panic!("values"),
         };
         let Arg::U32(rows) = step.args[6] else { panic!("rows") };
@@ -140,7 +143,7 @@ impl<'a> Launch<'a> {
     }
 
     fn half(&self) -> bool {
-        self.problem.dtype == Dtype::F16
+        self.problem.dtype.is_half()
     }
 
     /// C = A B with the kernel's own walk; every element must be written by exactly one warp of each part.
@@ -306,14 +309,14 @@ fn packed_panels_multiply_as_the_oracle() {
             (8, Dtype::F32, false, false),
             (36, Dtype::F32, true, false),
             (72, Dtype::F16, false, true),
+            (72, Dtype::Bf16, false, true),
+            (16, Dtype::Bf16, false, false),
             (132, Dtype::F32, false, true),
             (8, Dtype::F16, false, false),
         ] {
             let problem = Spmm { tf32, accumulate, ..Spmm::new(n, dtype, Layout::Row) };
             let mut b = operand::random(matrix.cols() * n as usize, 5);
-            if dtype == Dtype::F16 {
-                b.iter_mut().for_each(|b| *b = f16::from_f32(*b).to_f32());
-            }
+            b.iter_mut().for_each(|b| *b = oracle::round(f64::from(*b), dtype) as f32);
             let mut expected = oracle::spmm(&matrix, &b, &problem);
             weigh_rows(&matrix, &problem, &mut expected.scale);
             let bound = tolerance(&problem);
@@ -337,7 +340,9 @@ fn packed_panels_multiply_as_the_oracle() {
 #[test]
 fn few_long_rows_are_cut_in_parts_whatever_the_type() {
     let matrix = Arc::new(of_lengths(&[400; 5], 700));
-    for (dtype, accumulate) in [(Dtype::F32, false), (Dtype::F32, true), (Dtype::F16, true)] {
+    for (dtype, accumulate) in
+        [(Dtype::F32, false), (Dtype::F32, true), (Dtype::F16, true), (Dtype::Bf16, true)]
+    {
         let problem = Spmm { accumulate, ..Spmm::new(64, dtype, Layout::Row) };
         let mut lowerer = problem.lowerer(matrix.clone(), &fixture::gpu()).unwrap();
         let cut = candidates(&problem).iter().any(|candidate| {

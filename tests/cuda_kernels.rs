@@ -49,7 +49,7 @@ fn matrices() -> Vec<(&'static str, Csr)> {
     ]
 }
 
-/// f32 for every matrix, width and layout, f16 with C in f32, which adds to C every other time, and two of the others in
+/// f32 for every matrix, width and layout, f16 or bf16 with C in f32, which adds to C every other time, and two of the others in
 /// rotation, so that there are not eight times as many. `SPARSETUNE_KERNELS_OUTPUT=f32` leaves only those with C in f32.
 fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
     let plain = |dtype| Spmm::new(n, dtype, layout);
@@ -57,13 +57,16 @@ fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
     let others = [
         plain(Dtype::F16),
         plain(Dtype::F64),
+        plain(Dtype::Bf16),
         adding(Dtype::F32),
         adding(Dtype::F16),
         adding(Dtype::F64),
+        adding(Dtype::Bf16),
         Spmm { tf32: true, ..plain(Dtype::F32) },
     ];
     let [first, second] = [turn, turn + 3].map(|at| others[at % others.len()]);
-    let wide = Spmm { output: Output::F32, accumulate: turn % 2 == 1, ..plain(Dtype::F16) };
+    let half = if turn / 2 % 2 == 0 { Dtype::F16 } else { Dtype::Bf16 };
+    let wide = Spmm { output: Output::F32, accumulate: turn % 2 == 1, ..plain(half) };
     match std::env::var("SPARSETUNE_KERNELS_OUTPUT").is_ok_and(|named| named == "f32") {
         true => vec![wide, Spmm { accumulate: !wide.accumulate, ..wide }],
         false => vec![plain(Dtype::F32), first, second, wide],
@@ -128,7 +131,7 @@ impl Tried {
             Err(error) => format!("{label}: {error}"),
         };
         // The vendor does not document how it rounds in these two cases.
-        if vendor && (spmm.dtype == Dtype::F16 || spmm.tf32) {
+        if vendor && (spmm.dtype.is_half() || spmm.tf32) {
             println!("the vendor's: {fault}");
         } else {
             self.wrong.push(fault);

@@ -72,7 +72,7 @@ fn operands(matrix: &Arc<Csr>, problem: &Sptrsv) -> Operands {
     let len = matrix.rows() * problem.rhs as usize;
     let side = |seed| match problem.dtype {
         Dtype::F64 => Dense::from(operand::random_double(len, seed)),
-        Dtype::F32 | Dtype::F16 => Dense::from(operand::random(len, seed)),
+        Dtype::F32 | Dtype::F16 | Dtype::Bf16 => Dense::from(operand::random(len, seed)),
     };
     let system = Arc::new(Triangular::of(matrix, problem).expect("a system"));
     Operands {

@@ -1,7 +1,8 @@
 //! Compiles every kernel text for sm_80 and sm_90 with NVRTC, which needs no GPU; fails on errors and on spills that no
 //! header allows.
 //!
-//! SpMM's spaces have thousands of texts; every `SPARSETUNE_NVRTC_EVERY`-th (default 16) is compiled, chosen by digest.
+//! SpMM's spaces have thousands of texts; every `SPARSETUNE_NVRTC_EVERY`-th (default 16) is compiled, chosen by digest;
+//! `SPARSETUNE_NVRTC_ONLY` leaves those whose label contains a text (`Bf16`, `row_split`).
 //!
 //! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail if `CI` or `SPARSETUNE_REQUIRE_NVRTC` is
 //! set, and otherwise report that they were skipped.
@@ -34,11 +35,14 @@ fn kernel_texts() -> Vec<KernelText> {
 fn chosen(texts: Vec<KernelText>) -> impl Iterator<Item = KernelText> {
     let named = std::env::var("SPARSETUNE_NVRTC_EVERY").ok().and_then(|every| every.parse().ok());
     let every: u64 = named.unwrap_or(16).max(1);
-    texts.into_iter().filter(move |(_, text, _)| {
-        let digest = Digest::of(text.as_bytes());
-        let first: [u8; 8] = std::array::from_fn(|at| digest.as_bytes()[at]);
-        u64::from_le_bytes(first).is_multiple_of(every)
-    })
+    let only = std::env::var("SPARSETUNE_NVRTC_ONLY").unwrap_or_default();
+    texts.into_iter().filter(move |(label, _, _)| label.contains(&only)).filter(
+        move |(_, text, _)| {
+            let digest = Digest::of(text.as_bytes());
+            let first: [u8; 8] = std::array::from_fn(|at| digest.as_bytes()[at]);
+            u64::from_le_bytes(first).is_multiple_of(every)
+        },
+    )
 }
 
 /// The faults of one text on one architecture.

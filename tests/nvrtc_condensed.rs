@@ -22,6 +22,8 @@ fn texts() -> BTreeMap<String, (String, u32)> {
         for (dtype, tf32, output) in [
             (Dtype::F16, false, same),
             (Dtype::F16, false, Output::F32),
+            (Dtype::Bf16, false, same),
+            (Dtype::Bf16, false, Output::F32),
             (Dtype::F32, false, same),
             (Dtype::F32, true, same),
         ] {

@@ -27,6 +27,8 @@ fn every_tiled_kernel_keeps_its_sums_in_registers() {
     let types = [
         (Dtype::F16, Output::Same),
         (Dtype::F16, Output::F32),
+        (Dtype::Bf16, Output::Same),
+        (Dtype::Bf16, Output::F32),
         (Dtype::F32, Output::Same),
         (Dtype::F64, Output::Same),
     ];
@@ -37,7 +39,8 @@ fn every_tiled_kernel_keeps_its_sums_in_registers() {
                 let kernel = family.kernel(&candidate, &problem).expect("a kernel");
                 let tile = kernel.tile();
                 if is_legal(&tile, &problem) {
-                    texts.entry(kernel.source()).or_insert((candidate, tile.registers));
+                    let label = format!("{candidate} {dtype} n={n} C {output} {accumulate}");
+                    texts.entry(kernel.source()).or_insert((label, tile.registers));
                 }
             }
         }

@@ -43,7 +43,13 @@ fn odd() -> Vec<(&'static str, Csr)> {
 fn problems() -> Vec<Spmm> {
     let mut all = Vec::new();
     for layout in [Layout::Row, Layout::Col] {
-        for (n, dtype) in [(1, Dtype::F32), (33, Dtype::F32), (64, Dtype::F16), (8, Dtype::F64)] {
+        for (n, dtype) in [
+            (1, Dtype::F32),
+            (33, Dtype::F32),
+            (64, Dtype::F16),
+            (33, Dtype::Bf16),
+            (8, Dtype::F64),
+        ] {
             all.push(Spmm::new(n, dtype, layout));
         }
     }

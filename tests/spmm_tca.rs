@@ -40,13 +40,15 @@ fn matrix(spec: &str) -> Csr {
 }
 
 #[test]
-fn candidates_are_for_row_major_f16_of_several_columns() {
+fn candidates_are_for_row_major_types_of_16_bits_and_several_columns() {
+    assert_eq!(legal(&Spmm { dtype: Dtype::Bf16, ..problem(128) }).len(), 21);
     assert_eq!(legal(&problem(128)).len(), 21);
     // Rows of B that are not aligned for vectors leave the widest shape out.
     assert_eq!(legal(&problem(31)).len(), 15);
     for none in [
         problem(1),
         Spmm::new(128, Dtype::F16, Layout::Col),
+        Spmm::new(128, Dtype::Bf16, Layout::Col),
         Spmm::new(128, Dtype::F32, Layout::Row),
         Spmm::new(128, Dtype::F64, Layout::Row),
     ] {
@@ -113,13 +115,16 @@ fn every_text_compiles_without_spills_in_about_the_registers_it_was_counted_for(
         for (accumulate, output) in
             [false, true].into_iter().flat_map(|adds| [(adds, Output::Same), (adds, Output::F32)])
         {
-            for (candidate, kernel) in legal(&Spmm { accumulate, output, ..problem(n) }) {
-                let counted = kernel.tile().registers;
-                texts.entry(kernel.source()).or_insert((candidate, counted));
+            for dtype in [Dtype::F16, Dtype::Bf16] {
+                let problem = Spmm { accumulate, output, dtype, ..problem(n) };
+                for (candidate, kernel) in legal(&problem) {
+                    let counted = kernel.tile().registers;
+                    texts.entry(kernel.source()).or_insert((candidate, counted));
+                }
             }
         }
     }
-    assert_eq!(texts.len(), 28);
+    assert_eq!(texts.len(), 56);
     for (text, (candidate, counted)) in &texts {
         for architecture in ["sm_80", "sm_90"] {
             let unit = unit(text).expect("its headers are there");

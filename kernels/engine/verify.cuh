@@ -39,6 +39,11 @@ __device__ inline void reduce(const Partial& mine, Partial* partials) {
     if (threadIdx.x == 0) partials[blockIdx.x] = shared[0];
 }
 
+// bf16 by its bits, the upper half of binary32.
+struct BrainBits {
+    u16 bits;
+};
+
 // An element of C in float64, and whether it still holds the poison, a pattern of 16 bits that is repeated. binary16 comes
 // as its bits.
 __device__ inline double wide(float x) { return x; }
@@ -48,7 +53,9 @@ __device__ inline double wide(u16 x) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
     return wide;
 }
+__device__ inline double wide(BrainBits x) { return __uint_as_float(static_cast<u32>(x.bits) << 16); }
 
+__device__ inline bool is_poisoned(BrainBits x, u32 poison) { return x.bits == (poison & 0xffffu); }
 __device__ inline bool is_poisoned(u16 x, u32 poison) { return x == (poison & 0xffffu); }
 __device__ inline bool is_poisoned(float x, u32 poison) { return __float_as_uint(x) == poison; }
 __device__ inline bool is_poisoned(double x, u32 poison) {
@@ -56,8 +63,8 @@ __device__ inline bool is_poisoned(double x, u32 poison) {
 }
 
 // Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count]. With `initial`, a C as long as `c`,
-// the call had a beta of 0, while beta * initial is part of the values and taken off them again. T: float, double, or u16 for
-// the bits of binary16.
+// the call had a beta of 0, while beta * initial is part of the values and taken off them again. T: float, double, u16 for
+// the bits of binary16, or BrainBits.
 template <typename T>
 __device__ inline void verify(const T* c, const double* value, const float* scale, u64 first, u64 count,
                               const T* initial, double beta, u32 poison, Partial* partials) {

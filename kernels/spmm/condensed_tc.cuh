@@ -2,9 +2,9 @@
 // swapped (C^T = B^T A^T), so that each gathered row of B serves 8 rows of A and lies in registers as it is in memory.
 // maps:    warp -> 8 rows x `columns` columns of C; block.x -> `warps` panels; block.y -> column tiles; block.z -> parts of steps
 // tune:    columns 32 64 128 | stages 1 2 4 | warps 2 8 | order natural length similarity locality | residue 0 2
-// needs:   packed panels, f16 (f32 sums) or f32 (as tf32 by consent, else split in two tf32 terms), row-major, finite B; with
+// needs:   packed panels, f16 or bf16 (f32 sums) or f32 (as tf32 by consent, else split in two tf32 terms), row-major, finite B; with
 //          several parts scratch for their sums and a zeroed counter per panel and column tile
-// refuses: n not a multiple of 4 in f32, of 8 in f16 (rows of B would not be aligned to 16 bytes); n below 8
+// refuses: n not a multiple of 4 in f32, of 8 in f16 and bf16 (rows of B would not be aligned to 16 bytes); n below 8
 //
 // Which column of B an index m of the MMA stands for, and which column of A an index k, is free: a lane (g = lane / 4,
 // t = lane % 4) loads the same 16 bytes of columns from each of its rows of B, and what it holds are its fragments.
@@ -13,7 +13,7 @@
 
 namespace sparsetune {
 
-// One MMA on elements of type T: m16n8k8 in tf32, m16n8k16 in f16; m counts columns of B, n rows of A, k columns of A.
+// One MMA on elements of type T: m16n8k8 in tf32, m16n8k16 in f16 and bf16; m counts columns of B, n rows of A, k columns of A.
 template <typename T>
 struct CondensedShape {
     static constexpr int kDepth = sizeof(T) == 2 ? 16 : 8;         // columns of A per step
@@ -38,7 +38,7 @@ struct CondensedTcConfig : Settings {
     using Shape = CondensedShape<T>;
     static constexpr int kTerms = Settings::kTerms, kColumns = Settings::kColumns, kStages = Settings::kStages;
     static constexpr int kGroups = kColumns / Shape::kGroup;
-    static_assert(sizeof(T) == 2 || sizeof(T) == 4, "tensor cores take f16 and tf32");
+    static_assert(sizeof(T) == 2 || sizeof(T) == 4, "tensor cores take f16, bf16 and tf32");
     static_assert(kTerms == 1 || (kTerms == 3 && sizeof(T) == 4), "only f32 is split, in three products");
     static_assert(kColumns % Shape::kGroup == 0, "a tile's columns must divide into whole lines of 128 bytes");
     static_assert(kGroups * kStages * Shape::kFetch * 4 <= 64,
@@ -62,7 +62,21 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const u32 (&a)[4], const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ __forceinline__ void mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+// Of elements of T, two in a word.
+template <typename T>
+__device__ __forceinline__ void mma_half(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]);
+
+template <>
+__device__ __forceinline__ void mma_half<Brain>(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <>
+__device__ __forceinline__ void mma_half<Half>(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
         "%3};"
@@ -96,9 +110,10 @@ struct CondensedStep {
 template <typename T, int kTerms>
 struct CondensedFragment;
 
-template <>
-struct CondensedFragment<Half, 1> {
-    Vector<Half, 8> row[4];
+// T of 16 bits.
+template <typename T>
+struct CondensedFragment<T, 1> {
+    Vector<T, 8> row[4];
 
     // MMA j takes the pair of columns of word j: the low halves are m = g, the high ones m = g + 8.
     __device__ __forceinline__ void multiply(float (&acc)[4][4], const u32 (&value)[2]) const {
@@ -108,7 +123,7 @@ struct CondensedFragment<Half, 1> {
                               __byte_perm(row[0].word[j], row[1].word[j], 0x7632),
                               __byte_perm(row[2].word[j], row[3].word[j], 0x5410),
                               __byte_perm(row[2].word[j], row[3].word[j], 0x7632)};
-            mma_f16(acc[j], a, value);
+            mma_half<T>(acc[j], a, value);
         }
     }
 };

@@ -9,7 +9,19 @@ namespace sparsetune {
 // then the dot product of a block; the sum of kEights of them is an output. What is off the diagonal is not looked at.
 //
 // In both operands lane 4 g + t holds the elements 2 t and 2 t + 1 of row (D: and g + 8) or column (S) g.
-__device__ __forceinline__ void tensor_product(float (&sum)[4], u32 dense, u32 dense_below, u32 sparse) {
+// T: type of the elements, f16 or bf16.
+template <typename T>
+__device__ __forceinline__ void tensor_product(float (&sum)[4], u32 dense, u32 dense_below, u32 sparse);
+
+template <>
+__device__ __forceinline__ void tensor_product<Brain>(float (&sum)[4], u32 dense, u32 dense_below, u32 sparse) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(dense), "r"(dense_below), "r"(sparse));
+}
+
+template <>
+__device__ __forceinline__ void tensor_product<Half>(float (&sum)[4], u32 dense, u32 dense_below, u32 sparse) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(dense), "r"(dense_below), "r"(sparse));
@@ -22,7 +34,8 @@ struct Nonzeros {
     bool real[2];
     u32 values;
 
-    __device__ __forceinline__ void load(const u32* __restrict__ cols, const Half* __restrict__ vals, u32 at, u32 end) {
+    template <typename T>
+    __device__ __forceinline__ void load(const u32* __restrict__ cols, const T* __restrict__ vals, u32 at, u32 end) {
         u32 half[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -45,10 +58,9 @@ __device__ __forceinline__ u32 column(u32 first, u32 octet, u32 e) {
 }
 
 // A lane's columns of one row of B, zero outside the matrix.
-template <int kWidth, int kOctets, bool kAligned>
-__device__ __forceinline__ Vector<Half, kWidth> fetch(const Half* __restrict__ row, u32 first, u32 octet, u32 n,
-                                                      bool real) {
-    Vector<Half, kWidth> held;
+template <int kWidth, int kOctets, bool kAligned, typename T>
+__device__ __forceinline__ Vector<T, kWidth> fetch(const T* __restrict__ row, u32 first, u32 octet, u32 n, bool real) {
+    Vector<T, kWidth> held;
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) held.word[i] = 0;
     if constexpr (kAligned) {
@@ -78,11 +90,11 @@ struct Products {
     }
 
     // `low` and `high` are the rows of B of the lane's two nonzeros: a byte permutation transposes them into pairs.
-    __device__ __forceinline__ void multiply(const Vector<Half, kWidth>& low, const Vector<Half, kWidth>& high,
-                                             u32 values) {
+    template <typename T>
+    __device__ __forceinline__ void multiply(const Vector<T, kWidth>& low, const Vector<T, kWidth>& high, u32 values) {
 #pragma unroll
         for (int m = 0; m < kWidth / 2; ++m) {
-            tensor_product(sum[m], __byte_perm(low.word[m], high.word[m], 0x5410),
+            tensor_product<T>(sum[m], __byte_perm(low.word[m], high.word[m], 0x5410),
                            __byte_perm(low.word[m], high.word[m], 0x7632), values);
         }
     }

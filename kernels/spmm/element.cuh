@@ -1,5 +1,5 @@
-// Elements of SpMM's operands (float, double, Half), vectors of them that move in one or two instructions, and the stores
-// of C. Sums are kept in `Sum<T>`: float for Half, else the type itself. No header of the toolkit is needed.
+// Elements of SpMM's operands (float, double, Half, Brain), vectors of them that move in one or two instructions, and the stores
+// of C. Sums are kept in `Sum<T>`: float for types of 16 bits, else the type itself. No header of the toolkit is needed.
 #pragma once
 #include "device.cuh"
 
@@ -10,12 +10,21 @@ struct Half {
     u16 bits;
 };
 
+// bf16 by its bits, the upper half of binary32.
+struct Brain {
+    u16 bits;
+};
+
 template <typename T>
 struct SumOf {
     using Type = T;
 };
 template <>
 struct SumOf<Half> {
+    using Type = float;
+};
+template <>
+struct SumOf<Brain> {
     using Type = float;
 };
 template <typename T>
@@ -28,6 +37,7 @@ __device__ __forceinline__ float widen(Half value) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
     return wide;
 }
+__device__ __forceinline__ float widen(Brain value) { return __uint_as_float(static_cast<u32>(value.bits) << 16); }
 
 template <typename T>
 __device__ __forceinline__ T narrow(Sum<T> value) {
@@ -39,6 +49,13 @@ __device__ __forceinline__ Half narrow<Half>(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half.bits) : "f"(value));
     return half;
 }
+// sm_80
+template <>
+__device__ __forceinline__ Brain narrow<Brain>(float value) {
+    Brain brain;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(brain.bits) : "f"(value));
+    return brain;
+}
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
@@ -48,6 +65,9 @@ __device__ __forceinline__ float load_element(const float* from) { return __ldg(
 __device__ __forceinline__ double load_element(const double* from) { return __ldg(from); }
 __device__ __forceinline__ Half load_element(const Half* from) {
     return Half{__ldg(reinterpret_cast<const u16*>(from))};
+}
+__device__ __forceinline__ Brain load_element(const Brain* from) {
+    return Brain{__ldg(reinterpret_cast<const u16*>(from))};
 }
 
 // kWidth elements as the words they are in memory: what is in flight takes no more registers than that. All indices must
@@ -102,7 +122,7 @@ struct Vector {
 
     __device__ __forceinline__ Sum<T> operator[](int i) const {
         if constexpr (sizeof(T) == 2) {
-            return widen(Half{static_cast<u16>(i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xffffu)});
+            return widen(T{static_cast<u16>(i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xffffu)});
         } else if constexpr (sizeof(T) == 4) {
             return __uint_as_float(word[i]);
         } else {

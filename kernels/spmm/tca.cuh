@@ -1,7 +1,7 @@
-// TCA-SpMM (section 4), row-major f16: dot products of plain CSR reshaped into 16 x 8 x 8 tensor core products, sums in f32.
+// TCA-SpMM (section 4), row-major f16 and bf16: dot products of plain CSR reshaped into 16 x 8 x 8 tensor core products, sums in f32.
 // maps:    warp -> a row's share of the columns, by a table; lane -> 2 nonzeros x `columns` / 8 columns; class of a row -> 8, 16, 32 or 64 nonzeros a product
 // tune:    warps 4 8 | columns 32 64 128 | thresholds paper double eightfold | feed registers shared
-// needs:   CSR columns and values, f16, row-major B and C, a table of warps that gives every row all its columns once; sm_80
+// needs:   CSR columns and values, f16 or bf16, row-major B and C, a table of warps that gives every row all its columns once; sm_80
 // refuses: 128 columns where n is no multiple of 16; feed shared with other than 8 warps and 64 columns
 #pragma once
 #include "spmm/diagonal.cuh"
@@ -16,7 +16,8 @@ template <int kEights, typename Result>
 constexpr int kPieceBytes = 64 / kEights * static_cast<int>(sizeof(Result));
 
 // What a program sets, checked, and what follows from it:
-//   Result       type of the elements of C, f16 or f32
+//   Value        type of the elements of A and B, f16 or bf16
+//   Result       type of the elements of C, Value or f32
 //   kWidth       columns that a lane holds
 //   kShared      whether rows of B pass through shared memory; else lanes load them for themselves
 //   kAligned     whether rows of B are aligned for vectors of kWidth
@@ -50,11 +51,11 @@ struct WarpTask {
 };
 
 // A, B and C.
-template <typename Result, bool kAccumulate>
+template <typename T, typename Result, bool kAccumulate>
 struct TcaOperands {
     const u32* __restrict__ cols;
-    const Half* __restrict__ vals;
-    const Half* __restrict__ b;
+    const T* __restrict__ vals;
+    const T* __restrict__ b;
     Result* c;
     u32 n;
     Scale<Result, kAccumulate> scale;
@@ -63,8 +64,8 @@ struct TcaOperands {
 // Feed from registers: a lane loads the two rows of B that its pairs of D come from, and nothing passes through shared memory.
 // The lanes of one block of nonzeros that differ in the octet read next to each other: 128 bytes of a row where kEights is 1,
 // 16 where it is 8, whose neighbours the next warp or the next step reads from L1. Warps of a row need not synchronise.
-template <int kEights, int kWidth, bool kAligned, typename Result, bool kAccumulate>
-__device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOperands<Result, kAccumulate>& of) {
+template <int kEights, int kWidth, bool kAligned, typename T, typename Result, bool kAccumulate>
+__device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOperands<T, Result, kAccumulate>& of) {
     constexpr u32 kStep = 8 * kEights;
     constexpr int kOctets = 8 / kEights;
     const u32 lane = threadIdx.x % 32, g = lane / 4;
@@ -77,7 +78,7 @@ __device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOp
         products.zero();
         Nonzeros now = head;
         for (u32 k = task.begin; k < task.end; k += kStep) {
-            Vector<Half, kWidth> row[2];
+            Vector<T, kWidth> row[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 row[i] = fetch<kWidth, kOctets, kAligned>(of.b + static_cast<u64>(now.col[i]) * n, first, octet, n,
@@ -117,7 +118,7 @@ struct Stop {
 // A's nonzeros, which the paper keeps in shared memory too, are already in the lanes that need them. C's sums pass through it
 // (the paper's output buffer) where a warp has less than a sector of them: they are written in the step after, when the group
 // has met in any case, 128 bytes by one warp at once.
-template <int kEights, bool kAligned, typename Result, bool kAccumulate>
+template <int kEights, bool kAligned, typename T, typename Result, bool kAccumulate>
 struct SharedWalk {
     static constexpr int kWidth = 8;
     static constexpr u32 kVectors = 64 * kEights;  // of a stage
@@ -130,14 +131,14 @@ struct SharedWalk {
 
     // Lane j holds the nonzeros 2 j and 2 j + 1 of the step (where kEights is less than 8, the first 4 kEights lanes do).
     __device__ __forceinline__ void gather(u32 stage, const Stop& stop, const Nonzeros& held, const WarpTask& task,
-                                           const TcaOperands<Result, kAccumulate>& of) const {
+                                           const TcaOperands<T, Result, kAccumulate>& of) const {
         const u32 thread = member * 32 + threadIdx.x % 32, octet = thread % 8;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const u32 nonzero = thread / 8 + i * 4 * kEights;
             const u32 even = __shfl_sync(kAllLanes, held.col[0], nonzero / 2);
             const u32 odd = __shfl_sync(kAllLanes, held.col[1], nonzero / 2);
-            const Half* row = of.b + static_cast<u64>(nonzero % 2 ? odd : even) * of.n;
+            const T* row = of.b + static_cast<u64>(nonzero % 2 ? odd : even) * of.n;
             const bool real = stop.k + nonzero < task.end;
             uint4* to = buffer + stage * kVectors + buffer_place<kEights>(nonzero, octet);
             if constexpr (kAligned) {
@@ -164,15 +165,15 @@ struct SharedWalk {
         }
     }
 
-    __device__ __forceinline__ Vector<Half, kWidth> read(u32 stage, u32 nonzero, u32 octet) const {
-        Vector<Half, kWidth> vector;
+    __device__ __forceinline__ Vector<T, kWidth> read(u32 stage, u32 nonzero, u32 octet) const {
+        Vector<T, kWidth> vector;
         vector.set(buffer[stage * kVectors + buffer_place<kEights>(nonzero, octet)]);
         return vector;
     }
 
     // What the group has collected of 64 columns, to C: by one warp, since it is 128 bytes.
     __device__ __forceinline__ void write(const float* sums, Result* c_row, u32 first,
-                                          const TcaOperands<Result, kAccumulate>& of) const {
+                                          const TcaOperands<T, Result, kAccumulate>& of) const {
         if (member != 0) return;
         const u32 lane = threadIdx.x % 32;
         if constexpr (kAligned) {
@@ -187,7 +188,7 @@ struct SharedWalk {
         }
     }
 
-    __device__ __forceinline__ void run(const WarpTask& task, const TcaOperands<Result, kAccumulate>& of) const {
+    __device__ __forceinline__ void run(const WarpTask& task, const TcaOperands<T, Result, kAccumulate>& of) const {
         constexpr u32 kStep = 8 * kEights;
         const u32 g = threadIdx.x % 32 / 4, stride = task.parts / kEights * 64;
         const u32 mine = g % kEights * 8 + threadIdx.x % 4 * 2, octet = member * (8 / kEights) + g / kEights;
@@ -233,15 +234,18 @@ struct SharedWalk {
     }
 };
 
+template <typename Config>
+using TcaOperandsOf = TcaOperands<typename Config::Value, typename Config::Result, Config::kAccumulate>;
+
 // A warp's task, of a row whose class has kEights blocks of 8 nonzeros in a product.
 template <int kEights, typename Config>
-__device__ __forceinline__ void run_task(const WarpTask& task,
-                                         const TcaOperands<typename Config::Result, Config::kAccumulate>& of,
-                                         uint4* buffer, float* collected) {
+__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperandsOf<Config>& of, uint4* buffer,
+                                         float* collected) {
     if constexpr (Config::kShared) {
         // A group's warps follow each other in the block, so its first warp names its barrier; 0 stays __syncthreads'.
         const u32 member = task.part % kEights, first = threadIdx.x / 32 - member;
-        using Walk = SharedWalk<kEights, Config::kAligned, typename Config::Result, Config::kAccumulate>;
+        using Walk = SharedWalk<kEights, Config::kAligned, typename Config::Value, typename Config::Result,
+                                Config::kAccumulate>;
         Walk{buffer + first * 128, collected, member, first + 1}.run(task, of);
     } else {
         walk_registers<kEights, Config::kWidth, Config::kAligned>(task, of);
@@ -250,8 +254,7 @@ __device__ __forceinline__ void run_task(const WarpTask& task,
 
 // One block of the table: each warp has its task. The shared feed needs blocks of 8 warps.
 template <typename Config>
-__device__ __forceinline__ void tca(const u32* __restrict__ table,
-                                    const TcaOperands<typename Config::Result, Config::kAccumulate>& of) {
+__device__ __forceinline__ void tca(const u32* __restrict__ table, const TcaOperandsOf<Config>& of) {
     __shared__ uint4 buffer[Config::kVectors];
     __shared__ float collected[Config::kCollected];
     const WarpTask task(table, static_cast<u64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32);

@@ -13,7 +13,7 @@ from ._problem import result_of, to_json
 from ._source import CUPY, TORCH, Source
 
 #: Alignment of elements, which is all that the libraries' own routines need.
-_BYTES = {"f16": 2, "f32": 4, "f64": 8}
+_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 
 
 class Untuned:
@@ -130,13 +130,14 @@ class _Library:
         return run
 
     def _arrays(self, narrow: str) -> Any:
-        """Pointers, columns and values; half precision is computed in single."""
+        """Pointers, columns and values; types of 16 bits are computed in single."""
         import numpy
 
         pointers, columns, _ = self._matrix.arrays()
         if self._matrix.nnz < 2**31:
             pointers = pointers.astype(numpy.int32)
-        return self._values.astype("float32" if narrow == "float16" else narrow), columns, pointers
+        half = narrow in ("float16", "bfloat16")
+        return self._values.astype("float32" if half else narrow), columns, pointers
 
     def _scipy(self) -> Callable[[Any], Any]:
         import scipy.sparse

@@ -12,7 +12,7 @@ Runner = Callable[[Any, Any, Optional[float], Optional[float]], Any]
 #: Checks B and out, makes out if there is none, and returns both.
 Taker = Callable[[Any, Any], Tuple[Any, Any]]
 
-_NUMPY_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64"}
+_NUMPY_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 
 class Dense(NamedTuple):
@@ -28,6 +28,19 @@ class Dense(NamedTuple):
     @property
     def numpy_dtype(self) -> str:
         return _NUMPY_NAMES[self.dtype]
+
+    def array_dtype(self, arrays: Any) -> Any:
+        """The type in NumPy or CuPy, which have bfloat16 by ml_dtypes alone."""
+        if self.dtype != "bf16":
+            return arrays.dtype(self.numpy_dtype)
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise OperandError(
+                "NumPy and CuPy have no bfloat16 of their own: install ml_dtypes, or give tensors "
+                "of PyTorch."
+            ) from None
+        return arrays.dtype(ml_dtypes.bfloat16)
 
     @property
     def rows_first(self) -> bool:
@@ -106,20 +119,22 @@ def _fits(dense: Dense, shape: Any) -> bool:
 def _numpy_taker(call: Call) -> Taker:
     import numpy
 
-    def check(what: str, x: Any, dense: Dense) -> None:
+    b_type, c_type = call.b.array_dtype(numpy), call.c.array_dtype(numpy)
+
+    def check(what: str, x: Any, dense: Dense, dtype: Any) -> None:
         if not isinstance(x, numpy.ndarray):
             raise dense.refusal(what, _kind(x))
-        if not _fits(dense, x.shape) or x.dtype != dense.numpy_dtype:
+        if not _fits(dense, x.shape) or x.dtype != dtype:
             raise dense.refusal(what, f"{x.shape} of {x.dtype}")
         if not (x.flags.c_contiguous if dense.rows_first else x.flags.f_contiguous):
             raise dense.refusal(what, f"strided by {x.strides} bytes")
 
     def take(b: Any, out: Any) -> Tuple[Any, Any]:
-        check("B", b, call.b)
+        check("B", b, call.b, b_type)
         if out is None:
             shape = (call.c.rows, call.c.cols)[: b.ndim]
-            return b, numpy.empty(shape, call.c.numpy_dtype, "C" if call.c.rows_first else "F")
-        check("out", out, call.c)
+            return b, numpy.empty(shape, c_type, "C" if call.c.rows_first else "F")
+        check("out", out, call.c, c_type)
         if not out.flags.writeable:
             raise OperandError("`out` must be writable.")
         if numpy.shares_memory(b, out):
@@ -135,7 +150,7 @@ def _cupy_taker(call: Call) -> Taker:
     if call.ordinal is None:
         raise OperandError("The matrix is on the CPU, so B must be a NumPy array, not a CuPy one.")
     ordinal, ndarray, empty = call.ordinal, cupy.ndarray, cupy.empty
-    b_type, c_type = cupy.dtype(call.b.numpy_dtype), cupy.dtype(call.c.numpy_dtype)
+    b_type, c_type = call.b.array_dtype(cupy), call.c.array_dtype(cupy)
     full_b, full_c = (call.b.rows, call.b.cols), (call.c.rows, call.c.cols)
     b_rows_first, c_rows_first = call.b.rows_first, call.c.rows_first
 
@@ -264,7 +279,9 @@ def update_on_device(plan: Plan, nnz: int, values: Any) -> bool:
     if library == "cupy":
         import cupy
 
-        here = values.shape == (nnz,) and values.dtype == name and values.flags.c_contiguous
+        # The name alone, since CuPy has bfloat16 by another package.
+        same = values.dtype.name == name
+        here = values.shape == (nnz,) and same and values.flags.c_contiguous
         if not here or values.data.device_id != plan.ordinal:
             return False
         plan.update_values_on_device(values.data.ptr, cupy.cuda.get_current_stream().ptr)

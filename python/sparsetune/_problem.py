@@ -15,19 +15,20 @@ Problem = Mapping[str, Union[str, int, bool]]
 
 DTYPES = {
     "f16": "f16", "float16": "f16", "half": "f16",
+    "bf16": "bf16", "bfloat16": "bf16",
     "f32": "f32", "float32": "f32", "float": "f32",
     "f64": "f64", "float64": "f64", "double": "f64",
 }  # fmt: skip
 
 
 def dtype_name(dtype: Any) -> str:
-    """`f16`, `f32` or `f64` for what NumPy, CuPy or PyTorch call it."""
+    """`f16`, `bf16`, `f32` or `f64` for what NumPy, CuPy or PyTorch call it."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None)
     if name is None:
         name = getattr(dtype, "name", None) or str(dtype)
     known = DTYPES.get(str(name).replace("torch.", ""))
     if known is None:
-        raise OperandError(f"The element type must be f16, f32 or f64, not {name}.")
+        raise OperandError(f"The element type must be f16, bf16, f32 or f64, not {name}.")
     return known
 
 
@@ -70,9 +71,10 @@ def spmm_problem(
             problem[name] = True
     result = dtype if output is None or output == "same" else dtype_name(output)
     if result != dtype:
-        if (dtype, result) != ("f16", "f32"):
+        if dtype not in ("f16", "bf16") or result != "f32":
             raise OperandError(
-                f"C is of {dtype}, as A and B are, or of f32 where they are f16; not of {result}."
+                f"C is of {dtype}, as A and B are, or of f32 where they are f16 or bf16; not of "
+                f"{result}."
             )
         problem["output"] = result
     return problem

@@ -31,7 +31,7 @@ class Source:
     #: `cpu` or `cuda:0`.
     device: str
     shape: Tuple[int, int]
-    #: `f16`, `f32` or `f64`: the type in which it is multiplied unless the caller asks for another.
+    #: `f16`, `bf16`, `f32` or `f64`: the type in which it is multiplied unless the caller asks for another.
     dtype: str
 
     def matrix(self) -> Matrix:
@@ -85,7 +85,7 @@ def _dtype(dtype: Any) -> str:
     name = str(dtype).replace("torch.", "")
     if name.startswith("complex"):
         raise OperandError(f"The values of A are {name}: complex matrices are not supported.")
-    return {"float16": "f16", "bfloat16": "f32", "float32": "f32"}.get(name, "f64")
+    return {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}.get(name, "f64")
 
 
 def _two_dimensions(shape: Any) -> None:

@@ -76,7 +76,7 @@ def _linear_operator(
         )
     arrays, linear_operator = import_module(library), import_module(sparse).LinearOperator
     names = str(operator.problem["dtype"]), result_of(operator.problem)
-    dtype, result = (arrays.dtype(Dense(0, 0, name, "row", 1).numpy_dtype) for name in names)
+    dtype, result = (Dense(0, 0, name, "row", 1).array_dtype(arrays) for name in names)
 
     def as_operand(x: Any) -> Any:
         """Solvers pass vectors of their own type, sometimes as a column."""

@@ -345,7 +345,7 @@ def spmm(
     accumulate: a plan for `alpha A B + beta C`; without it, alpha and beta cost a pass of their
         own.
     tf32: products may be computed from operands rounded to tf32.
-    output: the type of C; `f32` for products in f16, which are summed in f32.
+    output: the type of C; `f32` for products in f16 and bf16, which are summed in f32.
     tune: whether a plan that is not there is made.
     search: of the search: strategy, top_k, trials, seconds.
     expected_calls: preprocessing is charged as if it paid for this many calls.

@@ -20,7 +20,12 @@ __all__ = ["SparseLinear", "TorchSpmm", "TorchSptrsv"]
 #: that may vary.
 _operators: "weakref.WeakValueDictionary[str, Operator]" = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)
-_DTYPES = {"f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
+_DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+}
 
 
 def _operator(name: str, adjoint: bool) -> Operator:

@@ -237,6 +237,8 @@ impl Operand {
     fn of(dense: &DenseOperand) -> Self {
         let type_number = match dense.element {
             Element::F16 => NPY_TYPES::NPY_HALF,
+            // A type of another package, known by its name.
+            Element::Bf16 => NPY_TYPES::NPY_USERDEF,
             Element::F64 => NPY_TYPES::NPY_DOUBLE,
             _ => NPY_TYPES::NPY_FLOAT,
         };
@@ -268,7 +270,11 @@ impl Operand {
         };
         let dtype = array.dtype();
         let native = dtype.is_native_byteorder().unwrap_or(true);
-        if !fits || dtype.num() != self.type_number || !native {
+        let same = match self.dense.element {
+            Element::Bf16 => dtype.getattr("name")?.extract::<String>()? == "bfloat16",
+            _ => dtype.num() == self.type_number,
+        };
+        if !fits || !same || !native {
             let found = format!("{:?} of {}", array.shape(), dtype.str()?);
             return Err(self.refusal(what, &found));
         }
@@ -295,6 +301,7 @@ impl Operand {
         let DenseOperand { rows, cols, .. } = self.dense;
         let element = match self.dense.element {
             Element::F16 => "float16",
+            Element::Bf16 => "bfloat16 (of ml_dtypes)",
             Element::F64 => "float64",
             _ => "float32",
         };
@@ -312,6 +319,13 @@ impl Operand {
         let shape = [self.dense.rows as usize, self.dense.cols as usize];
         let shape = IxDyn(&shape[..dimensions.min(2)]);
         let columns_first = !self.rows_first();
+        if self.dense.element == Element::Bf16 {
+            let dtype = PyModule::import(py, "ml_dtypes")?.getattr("bfloat16")?;
+            let [rows, cols] = [self.dense.rows, self.dense.cols];
+            let shape = if dimensions == 1 { vec![rows] } else { vec![rows, cols] };
+            let order = if columns_first { "F" } else { "C" };
+            return PyModule::import(py, "numpy")?.call_method1("empty", (shape, dtype, order));
+        }
         // SAFETY: plain numbers, which the call writes before anybody reads them.
         Ok(unsafe {
             match self.dense.element {

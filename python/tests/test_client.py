@@ -78,7 +78,7 @@ def test_refusals_are_sentences(server: Server, client: sparsetune.Client) -> No
         client.lookup(A, n=0)
     with pytest.raises(sparsetune.OperandError, match="layout"):
         client.lookup(A, n=8, layout="diagonal")
-    with pytest.raises(sparsetune.OperandError, match="f16, f32 or f64"):
+    with pytest.raises(sparsetune.OperandError, match="f16, bf16, f32 or f64"):
         client.lookup(A, n=8, dtype="int8")
 
 

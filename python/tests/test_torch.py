@@ -50,16 +50,33 @@ def test_the_gradient_is_a_product_with_the_transpose(layout: str, tuned: bool) 
     assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_of_a_wider_result_has_the_operands_type() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_gradient_of_a_wider_result_has_the_operands_type(dtype: torch.dtype) -> None:
     A = matrix(30, 20)
-    f = sparsetune.spmm(A, n=5, dtype="f16", output="f32", tune=False)
-    B = torch.randn(20, 5, dtype=torch.float16, requires_grad=True)
+    f = sparsetune.spmm(A, n=5, dtype=dtype, output="f32", tune=False)
+    B = torch.randn(20, 5, dtype=dtype, requires_grad=True)
     C = f(B)
     assert C.dtype is torch.float32
     C.sum().backward()
     expected = A.to_dense().t() @ torch.ones(30, 5)
-    assert B.grad.dtype is torch.float16
-    assert torch.allclose(B.grad.float(), expected, rtol=2e-3, atol=2e-3)
+    assert B.grad.dtype is dtype
+    off = 2e-3 if dtype is torch.float16 else 2e-2
+    assert torch.allclose(B.grad.float(), expected, rtol=off, atol=off)
+
+
+@pytest.mark.parametrize("layout", ["row", "col"])
+def test_a_matrix_in_bfloat16_multiplies_in_it(layout: str) -> None:
+    A = matrix(30, 20).to(torch.bfloat16)
+    f = sparsetune.spmm(A, n=5, layout=layout, tune=False)
+    assert f.problem["dtype"] == "bf16"
+    B = torch.randn(20, 5) if layout == "row" else torch.randn(5, 20).t()
+    B = B.to(torch.bfloat16)
+    C = f(B)
+    assert C.dtype is torch.bfloat16
+    expected = A.to_dense().float() @ B.float()
+    assert torch.allclose(C.float(), expected, rtol=1e-2, atol=1e-2)
+    with pytest.raises(sparsetune.OperandError, match="bfloat16"):
+        f(B.float())
 
 
 def test_gradients_by_finite_differences() -> None:

@@ -43,6 +43,7 @@ impl Inputs {
 fn draw(dtype: Dtype, len: usize, seed: u64, scale: f64) -> ArrayData {
     match dtype {
         Dtype::F16 => ArrayData::F16(operand::random_half(len, seed).into()),
+        Dtype::Bf16 => ArrayData::Bf16(operand::random_bf16(len, seed).into()),
         Dtype::F32 => ArrayData::F32(operand::random(len, seed).into()),
         Dtype::F64 => {
             let all = operand::random_double(len, seed);
@@ -59,6 +60,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 fn wide(data: &ArrayData, at: usize) -> f64 {
     match data {
         ArrayData::F16(data) => half::f16::from_bits(data[at]).to_f64(),
+        ArrayData::Bf16(data) => half::bf16::from_bits(data[at]).to_f64(),
         ArrayData::U16(data) => data[at].into(),
         ArrayData::U32(data) => data[at].into(),
         ArrayData::F32(data) => data[at].into(),
@@ -122,7 +124,7 @@ fn product(
     let (alpha, beta) = if spmm.accumulate { (ALPHA, BETA) } else { (1.0, 0.0) };
     let scale = match spmm.dtype {
         Dtype::F64 => operand::balancing(operand),
-        Dtype::F16 | Dtype::F32 => 1.0,
+        Dtype::F16 | Dtype::Bf16 | Dtype::F32 => 1.0,
     };
     let kind = CheckKind::Product;
     let mut check = Check { kind, seed, scale, b_sha256: String::new(), alpha, beta, samples: 0 };

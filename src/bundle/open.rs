@@ -258,6 +258,7 @@ pub(super) fn array_data(element: Element, bytes: &[u8]) -> Option<ArrayData> {
     Some(match element {
         Element::U16 => ArrayData::U16(numbers(bytes)?.into()),
         Element::F16 => ArrayData::F16(numbers(bytes)?.into()),
+        Element::Bf16 => ArrayData::Bf16(numbers(bytes)?.into()),
         Element::U32 => ArrayData::U32(numbers(bytes)?.into()),
         Element::F32 => ArrayData::F32(numbers(bytes)?.into()),
         Element::F64 => ArrayData::F64(numbers(bytes)?.into()),

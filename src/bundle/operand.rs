@@ -8,7 +8,7 @@ use crate::domain::problem::Triangle;
 use crate::domain::recipe::{Array, ArrayData};
 use crate::domain::{DeviceKind, Dtype, Layout, Plan, Problem, Sptrsv};
 use crate::ops;
-use crate::sparse::operand::half_bits;
+use crate::sparse::operand::{bf16_bits, half_bits};
 use crate::sparse::{Csr, TriangleError, Triangular};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -105,6 +105,7 @@ pub fn in_type(values: &[f64], dtype: Dtype) -> ArrayData {
         Dtype::F64 => ArrayData::F64(values.copied().collect::<Vec<_>>().into()),
         Dtype::F32 => ArrayData::F32(values.map(|&it| it as f32).collect::<Vec<_>>().into()),
         Dtype::F16 => ArrayData::F16(values.map(|&it| half_bits(it)).collect::<Vec<_>>().into()),
+        Dtype::Bf16 => ArrayData::Bf16(values.map(|&it| bf16_bits(it)).collect::<Vec<_>>().into()),
     }
 }
 

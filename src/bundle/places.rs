@@ -5,13 +5,18 @@ use crate::domain::Dtype;
 use crate::domain::bundle::NO_ENTRY;
 use crate::domain::recipe::{Array, ArrayData};
 use crate::sparse::Csr;
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Digits are counted from 1, so that no entry is zero, and stay below 2^11, so that every element type holds them exactly,
-/// tf32 and binary16 included.
-const BASE: usize = 1024;
+/// Numbers that one pass spells. Digits are counted from 1, so that no entry is zero, and reach the base, which every element
+/// type must hold exactly: tf32 and binary16 all integers up to 2^11, bf16 up to 2^8.
+const fn base(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Bf16 => 256,
+        Dtype::F16 | Dtype::F32 | Dtype::F64 => 1024,
+    }
+}
 
 /// What an array holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +50,8 @@ pub fn contents(
             });
         same.then_some(made)
     };
-    let digit = |entry: usize, power: u32| entry / BASE.pow(power) % BASE + 1;
+    let base = base(dtype);
+    let digit = |entry: usize, power: u32| entry / base.pow(power) % base + 1;
     let signed = |sign: f64| (0..nnz).map(|entry| sign * digit(entry, 0) as f64).collect();
     // A place that follows a change of sign is a value's, and none by coincidence. This pass also tells a function of several
     // values from a placement.
@@ -57,10 +63,10 @@ pub fn contents(
         .collect();
     let mut maps = maps?;
     drop((negative, first));
-    for power in (1..).take_while(|&power| BASE.pow(power) < nnz) {
+    for power in (1..).take_while(|&power| base.pow(power) < nnz) {
         let made = spelled((0..nnz).map(|entry| digit(entry, power) as f64).collect())?;
         for ((map, made), truth) in maps.iter_mut().zip(&made).zip(truth) {
-            add_digit(map, &made.data, &truth.data, BASE.pow(power), dtype)?;
+            add_digit(map, &made.data, &truth.data, base.pow(power), dtype)?;
         }
     }
     let contents = maps.into_iter().zip(truth).map(|(map, truth)| {
@@ -90,7 +96,7 @@ fn places(
         }
         let (negative, digit) = (number(negative, i, dtype)?, number(first, i, dtype)?);
         (negative == -digit).then_some(())?;
-        spelled_digit(digit)
+        spelled_digit(digit, dtype)
     };
     (0..truth.len()).into_par_iter().with_min_len(1 << 14).map(place).collect()
 }
@@ -107,15 +113,15 @@ fn add_digit(
         if *entry == NO_ENTRY {
             return (bits(made, i) == bits(truth, i)).then_some(());
         }
-        let digit = spelled_digit(number(made, i, dtype)?)? as usize;
+        let digit = spelled_digit(number(made, i, dtype)?, dtype)? as usize;
         *entry = u32::try_from(*entry as usize + digit * weight).ok()?;
         Some(())
     })
 }
 
 /// The digit that a number spells.
-fn spelled_digit(number: f64) -> Option<u32> {
-    let digit = number.fract() == 0.0 && (1.0..=BASE as f64).contains(&number);
+fn spelled_digit(number: f64, dtype: Dtype) -> Option<u32> {
+    let digit = number.fract() == 0.0 && (1.0..=base(dtype) as f64).contains(&number);
     digit.then(|| number as u32 - 1)
 }
 
@@ -139,13 +145,17 @@ pub fn gathered(array: &ArrayData, map: &[u32], values: &[f64], dtype: Dtype) ->
             let of = |i: usize| value(i).map_or(old[i], crate::sparse::operand::half_bits);
             ArrayData::F16(all.map(of).collect::<Vec<_>>().into())
         }
+        (ArrayData::Bf16(old), Dtype::Bf16) => {
+            let of = |i: usize| value(i).map_or(old[i], crate::sparse::operand::bf16_bits);
+            ArrayData::Bf16(all.map(of).collect::<Vec<_>>().into())
+        }
         _ => return None,
     })
 }
 
 fn bits(array: &ArrayData, i: usize) -> u64 {
     match array {
-        ArrayData::U16(data) | ArrayData::F16(data) => data[i].into(),
+        ArrayData::U16(data) | ArrayData::F16(data) | ArrayData::Bf16(data) => data[i].into(),
         ArrayData::U32(data) => data[i].into(),
         ArrayData::F32(data) => data[i].to_bits().into(),
         ArrayData::F64(data) => data[i].to_bits(),
@@ -159,6 +169,7 @@ fn number(array: &ArrayData, i: usize, dtype: Dtype) -> Option<f64> {
         (ArrayData::F32(data), Dtype::F32) => Some(data[i].into()),
         (ArrayData::U32(data), Dtype::F32) => Some(f32::from_bits(data[i]).into()),
         (ArrayData::F16(data), Dtype::F16) => Some(f16::from_bits(data[i]).to_f64()),
+        (ArrayData::Bf16(data), Dtype::Bf16) => Some(bf16::from_bits(data[i]).to_f64()),
         _ => None,
     }
 }
@@ -217,6 +228,15 @@ mod tests {
         let truth = make(Arc::new(matrix.clone())).unwrap();
         let found = contents(&matrix, Dtype::F16, &truth, &make).unwrap();
         assert_eq!(found, [Content::Values { map: (0..3000).collect() }]);
+        // Of bf16 those of a smaller base.
+        let matrix = self::matrix(70_000);
+        let make = |matrix: Arc<Csr>| {
+            let brains = matrix.values().iter().map(|&it| crate::sparse::operand::bf16_bits(it));
+            Some(arrays(vec![ArrayData::Bf16(brains.collect::<Vec<_>>().into())]))
+        };
+        let truth = make(Arc::new(matrix.clone())).unwrap();
+        let found = contents(&matrix, Dtype::Bf16, &truth, &make).unwrap();
+        assert_eq!(found, [Content::Values { map: (0..70_000).collect() }]);
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn dtype(element: Element) -> Dtype {
         Element::U32 => Dtype::U32,
         Element::U64 => Dtype::U64,
         Element::F16 => Dtype::F16,
+        Element::Bf16 => Dtype::BF16,
         Element::F32 => Dtype::F32,
         Element::F64 => Dtype::F64,
     }
@@ -76,6 +77,7 @@ fn element(dtype: Dtype) -> Option<Element> {
         Dtype::U32 => Element::U32,
         Dtype::U64 => Element::U64,
         Dtype::F16 => Element::F16,
+        Dtype::BF16 => Element::Bf16,
         Dtype::F32 => Element::F32,
         Dtype::F64 => Element::F64,
         _ => return None,

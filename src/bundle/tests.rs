@@ -179,6 +179,7 @@ fn maps_lead_new_values_to_where_every_gpu_kernel_reads_them() {
         spmm(32, Dtype::F32, Layout::Row),
         spmm(33, Dtype::F32, Layout::Col),
         spmm(16, Dtype::F16, Layout::Row),
+        spmm(16, Dtype::Bf16, Layout::Row),
         spmm(8, Dtype::F64, Layout::Row),
         Problem::Spmm(Spmm { transpose: true, ..Spmm::new(8, Dtype::F32, Layout::Row) }),
     ];

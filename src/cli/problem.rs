@@ -336,7 +336,7 @@ mod tests {
             "Operation: spmm is C = A B, sptrsv is T x = b [default: spmm] [possible values: spmm, sptrsv]",
             "--n <N>",
             "spmm: columns of the dense matrix B [default: 32]",
-            "[default: f32] [possible values: f32, f16, f64]",
+            "[default: f32] [possible values: f32, f16, bf16, f64]",
             "spmm: storage order of B and C, both with tight leading dimensions [default: row] [possible values: row, col]",
             "sptrsv: number of right-hand sides [default: 1]",
             "[default: non-unit] [possible values: unit, non-unit]",

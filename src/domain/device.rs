@@ -156,6 +156,11 @@ impl fmt::Display for DeviceClass {
 }
 
 impl Device {
+    /// The first number of a GPU's compute capability; `None` for a CPU.
+    pub fn compute_major(&self) -> Option<u32> {
+        self.compute_capability.split('.').next()?.parse().ok()
+    }
+
     /// An empty device, for listing the names of features.
     pub const NONE: Self = Self {
         id: DeviceId(String::new()),

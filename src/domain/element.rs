@@ -12,6 +12,7 @@ pub enum Element {
     U32,
     U64,
     F16,
+    Bf16,
     F32,
     F64,
 }
@@ -23,6 +24,7 @@ impl Element {
             Self::U32 => "u32",
             Self::U64 => "u64",
             Self::F16 => "f16",
+            Self::Bf16 => "bf16",
             Self::F32 => "f32",
             Self::F64 => "f64",
         }
@@ -30,7 +32,7 @@ impl Element {
 
     pub const fn bytes(self) -> u64 {
         match self {
-            Self::U16 | Self::F16 => 2,
+            Self::U16 | Self::F16 | Self::Bf16 => 2,
             Self::U32 | Self::F32 => 4,
             Self::U64 | Self::F64 => 8,
         }
@@ -38,7 +40,7 @@ impl Element {
 
     /// The element of this name, as plans store it.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::U16, Self::U32, Self::U64, Self::F16, Self::F32, Self::F64]
+        [Self::U16, Self::U32, Self::U64, Self::F16, Self::Bf16, Self::F32, Self::F64]
             .into_iter()
             .find(|element| element.name() == name)
     }
@@ -48,6 +50,7 @@ impl From<Dtype> for Element {
     fn from(dtype: Dtype) -> Self {
         match dtype {
             Dtype::F16 => Self::F16,
+            Dtype::Bf16 => Self::Bf16,
             Dtype::F32 => Self::F32,
             Dtype::F64 => Self::F64,
         }

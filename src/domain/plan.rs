@@ -345,7 +345,7 @@ pub struct LaunchStep {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanArray {
     pub name: String,
-    /// `u16`, `u32`, `f16`, `f32` or `f64`, little-endian.
+    /// `u16`, `u32`, `f16`, `bf16`, `f32` or `f64`, little-endian.
     pub element: String,
     pub length: u64,
     pub blob: Digest,

@@ -46,10 +46,11 @@ impl Spmm {
         Self { n, dtype, layout, accumulate, tf32, transpose, output: Output::Same }
     }
 
-    /// The element type of C. Only f16 is summed in another type, so for others it is theirs, whatever `output` says.
+    /// The element type of C. Only types of 16 bits are summed in another type, so for others it is theirs, whatever `output`
+    /// says.
     pub const fn result(&self) -> Dtype {
-        match (self.dtype, self.output) {
-            (Dtype::F16, Output::F32) => Dtype::F32,
+        match self.output {
+            Output::F32 if self.dtype.is_half() => Dtype::F32,
             _ => self.dtype,
         }
     }
@@ -240,6 +241,7 @@ named_values! {
         #[default]
         F32 = "f32",
         F16 = "f16",
+        Bf16 = "bf16",
         F64 = "f64",
     }
 
@@ -257,7 +259,7 @@ named_values! {
         /// That of A and B.
         #[default]
         Same = "same",
-        /// f32, in which products of f16 are summed: C is not rounded again.
+        /// f32, in which products of f16 and bf16 are summed: C is not rounded again.
         F32 = "f32",
     }
 
@@ -287,9 +289,22 @@ impl Dtype {
     /// Bytes of one element.
     pub const fn bytes(self) -> u64 {
         match self {
-            Self::F16 => 2,
+            Self::F16 | Self::Bf16 => 2,
             Self::F32 => 4,
             Self::F64 => 8,
+        }
+    }
+
+    /// Whether an element has 16 bits: such types are multiplied on GPUs alone, and their sums are f32.
+    pub const fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
+    /// The type in which products of such elements are summed, which is that of alpha and beta too.
+    pub const fn sums(self) -> Self {
+        match self {
+            Self::F16 | Self::Bf16 | Self::F32 => Self::F32,
+            Self::F64 => Self::F64,
         }
     }
 }

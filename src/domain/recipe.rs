@@ -152,7 +152,7 @@ pub enum Arg {
     U32(u32),
     U64(u64),
     F32(f32),
-    /// SpMM with `accumulate`: alpha and beta in the accumulator type (f32 for f16). The engine chooses their values.
+    /// SpMM with `accumulate`: alpha and beta in the accumulator type (f32 for f16 and bf16). The engine chooses their values.
     Alpha,
     Beta,
 }
@@ -175,6 +175,8 @@ pub enum ArrayData {
     U16(std::sync::Arc<[u16]>),
     /// Bits of IEEE 754 binary16.
     F16(std::sync::Arc<[u16]>),
+    /// Bits of bf16, the upper halves of binary32.
+    Bf16(std::sync::Arc<[u16]>),
     U32(std::sync::Arc<[u32]>),
     F32(std::sync::Arc<[f32]>),
     F64(std::sync::Arc<[f64]>),
@@ -185,6 +187,7 @@ impl ArrayData {
         match self {
             Self::U16(_) => Element::U16,
             Self::F16(_) => Element::F16,
+            Self::Bf16(_) => Element::Bf16,
             Self::U32(_) => Element::U32,
             Self::F32(_) => Element::F32,
             Self::F64(_) => Element::F64,
@@ -194,7 +197,7 @@ impl ArrayData {
     /// The elements in memory; every supported host is little-endian.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Self::U16(data) | Self::F16(data) => bytemuck::cast_slice(data),
+            Self::U16(data) | Self::F16(data) | Self::Bf16(data) => bytemuck::cast_slice(data),
             Self::U32(data) => bytemuck::cast_slice(data),
             Self::F32(data) => bytemuck::cast_slice(data),
             Self::F64(data) => bytemuck::cast_slice(data),
@@ -203,7 +206,7 @@ impl ArrayData {
 
     pub fn len(&self) -> usize {
         match self {
-            Self::U16(data) | Self::F16(data) => data.len(),
+            Self::U16(data) | Self::F16(data) | Self::Bf16(data) => data.len(),
             Self::U32(data) => data.len(),
             Self::F32(data) => data.len(),
             Self::F64(data) => data.len(),

@@ -44,6 +44,8 @@ pub trait PlanFiles {
 pub enum Dense {
     /// Bits of IEEE 754 binary16.
     F16(Arc<[u16]>),
+    /// Bits of bf16, the upper halves of binary32.
+    Bf16(Arc<[u16]>),
     F32(Arc<[f32]>),
     F64(Arc<[f64]>),
 }
@@ -51,7 +53,7 @@ pub enum Dense {
 impl Dense {
     pub fn len(&self) -> usize {
         match self {
-            Self::F16(data) => data.len(),
+            Self::F16(data) | Self::Bf16(data) => data.len(),
             Self::F32(data) => data.len(),
             Self::F64(data) => data.len(),
         }

@@ -139,7 +139,7 @@ mod tests {
 
     fn wide(dense: &Dense) -> Vec<f64> {
         match dense {
-            Dense::F16(_) => panic!("not asked for"),
+            Dense::F16(_) | Dense::Bf16(_) => panic!("not asked for"),
             Dense::F32(data) => data.iter().map(|&value| f64::from(value)).collect(),
             Dense::F64(data) => data.to_vec(),
         }

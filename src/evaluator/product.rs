@@ -6,8 +6,8 @@ use crate::engine::{ALPHA, BETA, Dense, Expected};
 use crate::sparse::oracle::{Element, Product};
 use crate::sparse::tolerance::weigh_rows;
 use crate::sparse::{Csr, operand, oracle};
-use half::f16;
 use half::slice::HalfBitsSliceExt;
+use half::{bf16, f16};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -57,6 +57,19 @@ pub(super) fn operands(
             let product = product(matrix, b.reinterpret_cast::<f16>(), wide, spmm)?;
             (Dense::F16(b.into()), c0.map(|c0| Dense::F16(c0.into())), product)
         }
+        Dtype::Bf16 if spmm.result() == Dtype::F32 => {
+            let b = operand::random_bf16(b_len, seed);
+            let c0 = c_len.map(|len| operand::random(len, c_seed));
+            let product = product(matrix, b.reinterpret_cast::<bf16>(), c0.as_deref(), spmm)?;
+            (Dense::Bf16(b.into()), c0.map(Dense::from), product)
+        }
+        Dtype::Bf16 => {
+            let b = operand::random_bf16(b_len, seed);
+            let c0 = c_len.map(|len| operand::random_bf16(len, c_seed));
+            let wide = c0.as_deref().map(|bits| bits.reinterpret_cast::<bf16>());
+            let product = product(matrix, b.reinterpret_cast::<bf16>(), wide, spmm)?;
+            (Dense::Bf16(b.into()), c0.map(|c0| Dense::Bf16(c0.into())), product)
+        }
         Dtype::F32 => {
             let b = operand::random(b_len, seed);
             let c0 = c_len.map(|len| operand::random(len, c_seed));
@@ -86,11 +99,11 @@ fn product<T: Element, R: Element>(
     if let Some(c0) = c0 {
         reference.accumulate(c0, ALPHA, BETA);
     }
-    // |A||B| bounds every partial sum: if it is in range, no order of summation can overflow. Sums of f16 products are
-    // accumulated in f32, so only the result must be in range, in its own type.
-    let half = spmm.result() == Dtype::F16;
+    // |A||B| bounds every partial sum: if it is in range, no order of summation can overflow. Sums of products of
+    // 16 bits are accumulated in f32, so only the result must be in range, in its own type.
+    let result = spmm.result();
     let fits = |value: f64, scale: f32| {
-        scale.is_finite() && !(half && operand::round_to_half(value).is_infinite())
+        scale.is_finite() && !(result.is_half() && oracle::round(value, result).is_infinite())
     };
     let elements = reference.value.par_iter().zip(&reference.scale);
     if let Some(at) = elements.position_first(|(&value, &scale)| !fits(value, scale)) {
@@ -122,6 +135,11 @@ mod tests {
         assert!(check_range(&with(-65519.0), Dtype::F16).is_ok());
         let error = check_range(&with(-65520.0), Dtype::F16).unwrap_err().to_string();
         assert!(error.contains("row 2, column 1") && error.contains("range of f16"), "{error}");
+        // The range of f32, but for what rounding carries beyond it.
+        assert!(check_range(&with(-65520.0), Dtype::Bf16).is_ok());
+        assert!(check_range(&with(3.389e38), Dtype::Bf16).is_ok());
+        let error = check_range(&with(3.4e38), Dtype::Bf16).unwrap_err().to_string();
+        assert!(error.contains("range of bf16") && check_range(&with(3.4e38), Dtype::F32).is_ok());
     }
 
     #[test]
@@ -136,6 +154,7 @@ mod tests {
                 assert!(matches!(error(half), Some(LoadError::Overflow { row: 1, .. })));
                 assert!(error(Spmm { dtype: Dtype::F32, ..half }).is_none());
                 assert!(error(Spmm { output: Output::F32, ..half }).is_none());
+                assert!(error(Spmm { dtype: Dtype::Bf16, ..half }).is_none());
             }
         }
     }
@@ -162,6 +181,14 @@ mod tests {
         };
         let b = f16::from_bits(b[0]).to_f64();
         assert_eq!(product.value, [operand::round_to_half(0.1) * b]);
+        let brain = Spmm { dtype: Dtype::Bf16, accumulate: true, ..half };
+        let (b, c0, expected) = operands(&matrix, &brain, 5).unwrap();
+        let (Dense::Bf16(b), Some(Dense::Bf16(c0)), Expected::Product(sum)) = (b, c0, expected)
+        else {
+            panic!("unexpected type");
+        };
+        let [b, c0] = [b, c0].map(|bits| bf16::from_bits(bits[0]).to_f64());
+        assert_eq!(sum.value, [ALPHA * operand::round_to_bf16(0.1) * b + BETA * c0]);
         let wide = Spmm { output: Output::F32, accumulate: true, ..half };
         let (b, c0, expected) = operands(&matrix, &wide, 5).unwrap();
         let (Dense::F16(_), Some(Dense::F32(c0)), Expected::Product(sum)) = (b, c0, expected)

@@ -19,7 +19,7 @@ pub(super) struct Loading {
 impl Loading {
     /// Whether engines support such a problem.
     pub(super) fn takes(problem: &Sptrsv) -> bool {
-        problem.dtype != Dtype::F16 && (1..=Sptrsv::MAX_RHS).contains(&problem.rhs)
+        !problem.dtype.is_half() && (1..=Sptrsv::MAX_RHS).contains(&problem.rhs)
     }
 
     pub(super) fn of(matrix: &Csr, problem: Sptrsv) -> Result<Self, LoadError> {
@@ -38,7 +38,7 @@ impl Loading {
         let len = self.system.rows() * self.problem.rhs as usize;
         let side = |seed| match self.problem.dtype {
             Dtype::F64 => Dense::from(operand::random_double(len, seed)),
-            Dtype::F32 | Dtype::F16 => Dense::from(operand::random(len, seed)),
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 => Dense::from(operand::random(len, seed)),
         };
         let second = side(seed.wrapping_add(1));
         let first = side(seed);
@@ -54,12 +54,14 @@ impl Loading {
         let column: Vec<f64> = match b {
             Dense::F32(b) => b.iter().step_by(rhs).map(|&value| f64::from(value)).collect(),
             Dense::F64(b) => b.iter().step_by(rhs).copied().collect(),
-            // f16 solves are not supported.
-            Dense::F16(_) => return Err(LoadError::NoOperands(Problem::Sptrsv(self.problem))),
+            // Solves in types of 16 bits are not supported.
+            Dense::F16(_) | Dense::Bf16(_) => {
+                return Err(LoadError::NoOperands(Problem::Sptrsv(self.problem)));
+            }
         };
         let most = match self.problem.dtype {
             Dtype::F64 => f64::MAX,
-            Dtype::F32 | Dtype::F16 => f64::from(f32::MAX),
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 => f64::from(f32::MAX),
         };
         let x = oracle::sptrsv(&self.system, &column, 1);
         match x.iter().position(|value| value.is_nan() || value.abs() > most) {
@@ -116,6 +118,7 @@ mod tests {
     #[test]
     fn unsolvable_systems_are_refused_with_a_reason() {
         assert!(!Loading::takes(&problem(Dtype::F16, Diagonal::Unit)));
+        assert!(!Loading::takes(&problem(Dtype::Bf16, Diagonal::Unit)));
         assert!(!Loading::takes(&Sptrsv { rhs: 65, ..problem(Dtype::F32, Diagonal::Unit) }));
         assert!(!Loading::takes(&Sptrsv { rhs: 0, ..problem(Dtype::F32, Diagonal::Unit) }));
         let error = |matrix: &Csr, problem| match Loading::of(matrix, problem) {

@@ -18,7 +18,7 @@ pub use operation::{TunableOperation, TunableProblem, of, operation};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::Recipe;
 use crate::domain::{
-    Candidate, CandidateId, Device, DeviceKind, Digest, Fixed, FunnelStep, Intensity, JobRequest,
+    Candidate, CandidateId, Device, Digest, Dtype, Fixed, FunnelStep, Intensity, JobRequest,
     Judged, KernelFigures, Matrix, Problem, Removal, SearchStrategy, funnel,
 };
 use crate::search::{self, Constraint, Draw, Pruned};
@@ -59,9 +59,19 @@ pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
     Ok(())
 }
 
-/// Whether a problem that passes [`check`] has kernels on this kind of device.
-pub fn check_device(problem: &Problem, kind: DeviceKind) -> Result<(), Unsupported> {
-    problem.limit(Some(kind)).map_or(Ok(()), |limit| Err(Unsupported(limit.why.to_owned())))
+/// Whether a problem that passes [`check`] has kernels on this device.
+pub fn check_device(problem: &Problem, device: &Device) -> Result<(), Unsupported> {
+    if let Some(limit) = problem.limit(Some(device.kind)) {
+        return Err(Unsupported(limit.why.to_owned()));
+    }
+    // Rounding to bf16, and its products on tensor cores, are instructions from there on.
+    match device.compute_major() {
+        Some(major) if problem.dtype() == Dtype::Bf16 && major < 8 => Err(Unsupported(format!(
+            "bf16 needs compute capability 8.0, and the device has {}",
+            device.compute_capability
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The matrix that kernels work on, of the stored one: the transpose where the problem says so. Whoever reads a matrix for a

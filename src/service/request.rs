@@ -80,7 +80,7 @@ pub(super) fn check(
     if let Some((field, why)) = problem.out_of_tuned_range() {
         return Err(ServiceError::invalid(&format!("/problem/{}", field.name), why));
     }
-    let fits = ops::check(matrix, problem).and_then(|()| ops::check_device(problem, device.kind));
+    let fits = ops::check(matrix, problem).and_then(|()| ops::check_device(problem, device));
     fits.map_err(|unsupported| ServiceError::Unsupported {
         pointer: Some("/problem".to_owned()),
         message: unsupported.to_string(),

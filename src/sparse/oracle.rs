@@ -1,9 +1,9 @@
 //! The reference implementation (oracle): plain float64 SpMM and SpTRSV, with which every kernel must agree.
 
-use super::operand::round_to_half;
+use super::operand::{round_to_bf16, round_to_half};
 use super::{Csr, Triangular};
 use crate::domain::{Dtype, Layout, Spmm};
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// The reference output, elementwise in the problem's layout, with the scale by which errors are divided.
@@ -52,7 +52,7 @@ macro_rules! element {
         }
     )*};
 }
-element!(f16, f32, f64);
+element!(bf16, f16, f32, f64);
 
 impl Product {
     /// Turns A B into `alpha A B + beta C0`, where `c0` is the initial C in the layout of the product.
@@ -222,6 +222,7 @@ pub fn round(value: f64, dtype: Dtype) -> f64 {
         Dtype::F64 => value,
         Dtype::F32 => f64::from(value as f32),
         Dtype::F16 => round_to_half(value),
+        Dtype::Bf16 => round_to_bf16(value),
     }
 }
 

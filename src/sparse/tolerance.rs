@@ -17,21 +17,22 @@ struct Error {
 }
 
 impl Error {
-    /// Half precision accumulates in float32 and rounds once at the end, unless the result is float32. Then nothing covers
+    /// Types of 16 bits are summed in float32 and rounded once at the end, unless the result is float32. Then nothing covers
     /// that tensor cores cut off what they do not keep of a sum: such an addition is off by up to a unit in the last place,
     /// twice as much as a rounded one. With tf32, operands have 11 significant bits,
     /// as in f16: each of the two factors of a product may be off by half a unit in the last place. Neither error grows
     /// with the row length, unlike that of the sum.
     fn of(spmm: &Spmm) -> Self {
-        let half = roundoff(Dtype::F16);
-        let term = match spmm.dtype {
-            Dtype::F16 if spmm.result() == Dtype::F32 => 2.0 * roundoff(Dtype::F32),
-            Dtype::F16 | Dtype::F32 => roundoff(Dtype::F32),
+        let (dtype, result) = (spmm.dtype, spmm.result());
+        let term = match dtype.sums() {
+            Dtype::F32 if dtype != result => 2.0 * roundoff(Dtype::F32),
             // The reference is itself a float64 sum with an error of the same size.
             Dtype::F64 => 2.0 * roundoff(Dtype::F64),
+            sums => roundoff(sums),
         };
-        let rounded = if spmm.result() == Dtype::F16 { half } else { 0.0 };
-        Self { constant: rounded + if spmm.tf32 { 2.0 * half } else { 0.0 }, term }
+        let rounded = if result.is_half() { roundoff(result) } else { 0.0 };
+        let tf32 = if spmm.tf32 { 2.0 * roundoff(Dtype::F16) } else { 0.0 };
+        Self { constant: rounded + tf32, term }
     }
 
     fn most(self, row_nnz: usize) -> f64 {
@@ -69,7 +70,7 @@ pub fn solution_tolerance(dtype: Dtype) -> f64 {
 /// values of its terms.
 pub fn element_bound(spmm: &Spmm, row_nnz: usize, scale: f64) -> f64 {
     let error = Error::of(spmm);
-    let floor = if spmm.result() == Dtype::F16 { f64::from(LEAST_NORMAL_HALF) } else { 0.0 };
+    let floor = f64::from(floor(spmm.result()));
     error.most(row_nnz) * scale + error.most(0) * floor
 }
 
@@ -79,7 +80,7 @@ pub fn equation_weight(row_nnz: usize) -> f64 {
     (row_nnz as f64 + FRAME) / FRAME
 }
 
-/// Factor by which the error of vendor routines may exceed the tolerance. In f16 two of cuSPARSE's three algorithms
+/// Factor by which the error of vendor routines may exceed the tolerance. In f16 (and so perhaps in bf16) two of cuSPARSE's three algorithms
 /// round intermediate sums, with errors of 1.2 to 1.6 times our tolerance; without them the baseline would be the
 /// slowest of the three. The error of a plan's winner is stated in the plan.
 pub fn vendor_slack(candidate: &Candidate) -> f64 {
@@ -89,6 +90,7 @@ pub fn vendor_slack(candidate: &Candidate) -> f64 {
 /// Unit roundoff.
 fn roundoff(dtype: Dtype) -> f64 {
     let bits = match dtype {
+        Dtype::Bf16 => 8,
         Dtype::F16 => 11,
         Dtype::F32 => 24,
         Dtype::F64 => 53,
@@ -96,16 +98,22 @@ fn roundoff(dtype: Dtype) -> f64 {
     1.0 / (1u64 << bits) as f64
 }
 
-/// The smallest normal number of binary16. Below it the spacing no longer shrinks: rounding there is off by up to half
-/// the spacing, 2^-25, which is this times the unit roundoff.
-const LEAST_NORMAL_HALF: f32 = 1.0 / 16384.0;
+/// The smallest normal number of a result of 16 bits, 0 for wider ones. Below it the spacing no longer shrinks: rounding there
+/// is off by up to half the spacing (2^-25 in binary16), which is this times the unit roundoff.
+const fn floor(result: Dtype) -> f32 {
+    match result {
+        Dtype::F16 => 1.0 / 16384.0,
+        Dtype::Bf16 => f32::MIN_POSITIVE,
+        Dtype::F32 | Dtype::F64 => 0.0,
+    }
+}
 
 /// Multiplies each element's scale by its row's weight, in the layout of the product, so that `tolerance` is the bound
-/// of every row; for a result in f16 it adds a term for underflow. Scales stay finite, since an infinite one would accept any
+/// of every row; for a result of 16 bits it adds a term for underflow. Scales stay finite, since an infinite one would accept any
 /// result.
 pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
     let rows = matrix.rows().max(1);
-    let floor = if spmm.result() == Dtype::F16 { LEAST_NORMAL_HALF } else { 0.0 };
+    let floor = floor(spmm.result());
     let weigh = |scale: &mut f32, weight: f32| *scale = (*scale * weight + floor).min(f32::MAX);
     let error = Error::of(spmm);
     let weight = |row| (error.most(matrix.row_nnz(row)) / error.most(0)) as f32;
@@ -173,10 +181,9 @@ mod tests {
         let values: Vec<f64> = operand::random(n, 1).into_iter().map(f64::from).collect();
         let matrix = Csr::new(1, n, vec![0, n], (0..n as u32).collect(), values).unwrap();
         let tf32 = Spmm { tf32: true, ..spmm(Dtype::F32) };
-        for problem in [spmm(Dtype::F16), tf32, spmm(Dtype::F32)] {
+        for problem in [spmm(Dtype::F16), spmm(Dtype::Bf16), tf32, spmm(Dtype::F32)] {
             let problem = Spmm { n: 1, ..problem };
-            let half = problem.dtype == Dtype::F16;
-            let narrow = |x: f32| if half { round_to_half(x.into()) as f32 } else { x };
+            let narrow = |x: f32| oracle::round(x.into(), problem.dtype) as f32;
             let b: Vec<f32> = operand::random(n, 2).into_iter().map(narrow).collect();
             let mut reference = oracle::spmm(&matrix, &b, &problem);
             weigh_rows(&matrix, &problem, &mut reference.scale);
@@ -187,20 +194,33 @@ mod tests {
                 off / f64::from(reference.scale[0]) <= tolerance(&problem)
             };
             assert!(right(narrow(terms.iter().sum())), "{problem:?}");
+            if problem.dtype == Dtype::Bf16 {
+                // Its one rounding is as large as what is left of 4096 terms of either sign; not so of one sign.
+                let sizes: f32 = terms.iter().map(|term| term.abs()).sum();
+                assert!(!right(reference.value[0] as f32 + sizes / 128.0), "{problem:?}");
+                continue;
+            }
             assert!(!right(0.0), "{problem:?}");
             assert!(!right(narrow(terms[..n - n / 8].iter().sum())), "{problem:?}");
         }
     }
 
     #[test]
-    fn a_result_in_f32_is_not_allowed_the_rounding_to_half() {
+    fn a_result_in_f32_is_not_allowed_the_rounding_to_16_bits() {
+        for dtype in [Dtype::F16, Dtype::Bf16] {
+            a_result_in_f32_is_as_exact_as_its_sums(dtype);
+        }
+    }
+
+    fn a_result_in_f32_is_as_exact_as_its_sums(dtype: Dtype) {
+        let round = |value| oracle::round(value, dtype);
         let n = 12usize;
         let values: Vec<f64> = operand::random(n, 3).into_iter().map(f64::from).collect();
         let matrix = Csr::new(1, n, vec![0, n], (0..n as u32).collect(), values).unwrap();
-        let half = Spmm { n: 1, ..spmm(Dtype::F16) };
+        let half = Spmm { n: 1, ..spmm(dtype) };
         let wide = Spmm { output: Output::F32, ..half };
         assert!(300.0 * tolerance(&wide) < tolerance(&half));
-        let b = operand::random(n, 4).into_iter().map(|x| round_to_half(x.into()) as f32);
+        let b = operand::random(n, 4).into_iter().map(|x| round(x.into()) as f32);
         let b: Vec<f32> = b.collect();
         let mut reference = oracle::spmm(&matrix, &b, &wide);
         weigh_rows(&matrix, &wide, &mut reference.scale);
@@ -208,12 +228,12 @@ mod tests {
             let off = (c - reference.value[0]).abs();
             off / f64::from(reference.scale[0]) <= tolerance(&wide)
         };
-        let terms = matrix.values().iter().zip(&b).map(|(&a, &b)| round_to_half(a) as f32 * b);
+        let terms = matrix.values().iter().zip(&b).map(|(&a, &b)| round(a) as f32 * b);
         // Each addition cuts off what it does not keep, as tensor cores do.
         let cut = |sum: f64| f64::from(f32::from_bits((sum as f32).to_bits() & !1));
         let sum = terms.clone().fold(0.0, |sum, term| cut(sum + f64::from(term)));
         assert!(right(terms.sum::<f32>().into()) && right(sum));
-        assert!(!right(round_to_half(reference.value[0])));
+        assert!(!right(round(reference.value[0])));
     }
 
     #[test]

@@ -159,7 +159,7 @@ pub fn diagonal_of(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleE
 fn rounded(value: f64, dtype: Dtype, row: usize, col: u32) -> Result<f64, TriangleError> {
     let value = match dtype {
         Dtype::F64 => value,
-        Dtype::F32 | Dtype::F16 => f64::from(value as f32),
+        Dtype::F32 | Dtype::F16 | Dtype::Bf16 => f64::from(value as f32),
     };
     if value.is_finite() { Ok(value) } else { Err(TriangleError::Range { row, col }) }
 }

@@ -48,7 +48,7 @@ pub struct Choice {
     sentence: &'static str,
 }
 
-/// A value that cannot be tuned at all, on one kind of device, or together with one value of another field.
+/// A value that cannot be tuned at all, on one kind of device, or together with some values of another field.
 #[derive(Debug, Serialize)]
 pub struct Limit {
     field: &'static str,
@@ -63,7 +63,7 @@ pub struct Limit {
 #[derive(Debug, Serialize)]
 pub struct With {
     field: &'static str,
-    value: Value,
+    values: &'static [Value],
 }
 
 impl Operations {
@@ -119,7 +119,7 @@ impl From<&operation::Limit> for Limit {
     fn from(limit: &operation::Limit) -> Self {
         let (device, with) = match limit.only {
             Tuned::On(device) => (Some(device), None),
-            Tuned::With(field, value) => (None, Some(With { field, value })),
+            Tuned::With(field, values) => (None, Some(With { field, values })),
             Tuned::Nowhere => (None, None),
         };
         Self { field: limit.field, value: limit.value, device, with, why: limit.why }

@@ -253,7 +253,7 @@ fn listed(at: &str) -> Option<BTreeSet<String>> {
         return words(&["train"]);
     }
     if at.ends_with("/arrays[]/element") {
-        return words(&["u16", "u32", "f16", "f32", "f64"]);
+        return words(&["u16", "u32", "f16", "bf16", "f32", "f64"]);
     }
     let (place, member) = at.rsplit_once('/')?;
     if place != "Trial" && !place.ends_with("/trial") && !place.ends_with("/trials/items[]") {

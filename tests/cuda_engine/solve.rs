@@ -80,7 +80,7 @@ fn case(matrix: Csr, problem: Sptrsv) -> Case {
     let len = matrix.rows() * problem.rhs as usize;
     let side = |seed| match problem.dtype {
         Dtype::F64 => Dense::from(operand::random_double(len, seed)),
-        Dtype::F32 | Dtype::F16 => Dense::from(operand::random(len, seed)),
+        Dtype::F32 | Dtype::F16 | Dtype::Bf16 => Dense::from(operand::random(len, seed)),
     };
     let system = Arc::new(Triangular::of(&matrix, &problem).expect("a system"));
     let solve = Solve { system: system.clone(), second: side(4) };
@@ -114,7 +114,7 @@ impl Case {
         let rhs = self.problem.rhs as usize;
         match &self.operands.b {
             Dense::F64(b) => ArrayData::F64(oracle::sptrsv(&self.system, b, rhs).into()),
-            Dense::F16(_) => panic!("no solve is in f16"),
+            Dense::F16(_) | Dense::Bf16(_) => panic!("no solve is in 16 bits"),
             Dense::F32(b) => {
                 let b: Vec<f64> = b.iter().map(|&b| f64::from(b)).collect();
                 let x = oracle::sptrsv(&self.system, &b, rhs);

@@ -1,4 +1,4 @@
-//! Products in f16, f32 and f64, in both layouts, adding to C or not, on a real device: what the verification catches in each
+//! Products in f16, bf16, f32 and f64, in both layouts, adding to C or not, on a real device: what the verification catches in each
 //! type, and every routine of the vendor's.
 
 use crate::product::operands;
@@ -54,6 +54,7 @@ fn kernel(matrix: &Csr, spmm: &Spmm, store: &str) -> Recipe {
 fn text(spmm: &Spmm, store: &str) -> String {
     let [element, result] = [spmm.dtype, spmm.result()].map(|dtype| match dtype {
         Dtype::F16 => "sparsetune::Half",
+        Dtype::Bf16 => "sparsetune::Brain",
         Dtype::F32 => "float",
         Dtype::F64 => "double",
     });
@@ -67,13 +68,13 @@ fn text(spmm: &Spmm, store: &str) -> String {
 
 fn problems() -> Vec<Spmm> {
     let mut all = Vec::new();
-    for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+    for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
         for layout in [Layout::Row, Layout::Col] {
             for accumulate in [false, true] {
                 // Odd, so that the last element of C in f16 shares its word with the guard.
                 let same = Spmm { accumulate, ..Spmm::new(33, dtype, layout) };
                 all.push(same);
-                if dtype == Dtype::F16 {
+                if dtype.is_half() {
                     all.push(Spmm { output: Output::F32, ..same });
                 }
             }
@@ -191,7 +192,7 @@ fn vendors(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
             // cuSPARSE does not document that a sum of binary16 made by several blocks is rounded once; cuBLAS may truncate
             // operands when it converts them to tf32, which is twice as far off as rounding.
             let slack = match consent.dtype {
-                Dtype::F16 if own_sparse => 4.0,
+                Dtype::F16 | Dtype::Bf16 if own_sparse => 4.0,
                 Dtype::F32 if consent.tf32 => 2.0,
                 _ => 1.0,
             };

@@ -79,6 +79,7 @@ async fn what_no_solve_can_be_is_refused_with_the_reason() {
         (&wide, SOLVE, "2 x 3"),
         (&wide, Sptrsv { diagonal: Diagonal::Unit, ..SOLVE }, "square"),
         (&square, Sptrsv { dtype: Dtype::F16, ..SOLVE }, "f16"),
+        (&square, Sptrsv { dtype: Dtype::Bf16, ..SOLVE }, "bf16"),
         (&square, Sptrsv { rhs: 0, ..SOLVE }, "1 to 64"),
         (&square, Sptrsv { rhs: 65, ..SOLVE }, "1 to 64, not 65"),
     ];

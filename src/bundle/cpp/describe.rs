@@ -164,6 +164,7 @@ fn ordinal(element: Element) -> u64 {
         Element::F16 => 3,
         Element::F32 => 4,
         Element::F64 => 5,
+        Element::Bf16 => 6,
     }
 }
 

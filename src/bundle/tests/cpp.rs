@@ -42,6 +42,7 @@ fn every_kind_of_plan_compiles_without_a_warning() {
     let cases = [
         (product, DeviceKind::Cuda, "row_split"),
         (spmm(16, Dtype::F16, Layout::Row), DeviceKind::Cuda, "vendor"),
+        (spmm(16, Dtype::Bf16, Layout::Row), DeviceKind::Cuda, "row_split"),
         (solve(1, Dtype::F64, Triangle::Lower, false), DeviceKind::Cuda, "slices"),
         (solve(1, Dtype::F32, Triangle::Upper, true), DeviceKind::Cuda, "vendor"),
         (product, DeviceKind::Cpu, "row_split"),

@@ -44,6 +44,7 @@ fn every_kind() -> Vec<Vec<u8>> {
     let cases = [
         (spmm(32, Dtype::F32, Layout::Row), DeviceKind::Cuda),
         (spmm(3, Dtype::F16, Layout::Col), DeviceKind::Cuda),
+        (spmm(3, Dtype::Bf16, Layout::Row), DeviceKind::Cuda),
         (wide, DeviceKind::Cuda),
         (accumulating, DeviceKind::Cuda),
         (spmm(33, Dtype::F32, Layout::Row), DeviceKind::Cpu),

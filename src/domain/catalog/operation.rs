@@ -230,7 +230,9 @@ impl Problem {
             asked
                 && match limit.only {
                     Tuned::Nowhere => true,
-                    Tuned::With(field, value) => self.value(field) != Some(value),
+                    Tuned::With(field, values) => {
+                        self.value(field).is_none_or(|value| !values.contains(&value))
+                    }
                     Tuned::On(kind) => device.is_some_and(|device| device != kind),
                 }
         };
@@ -243,8 +245,8 @@ impl Problem {
 pub enum Tuned {
     /// On devices of this kind.
     On(DeviceKind),
-    /// Where another field has this value.
-    With(&'static str, Value),
+    /// Where another field has one of these values.
+    With(&'static str, &'static [Value]),
     Nowhere,
 }
 
@@ -293,8 +295,9 @@ mod tests {
             for limit in operation.limits {
                 let field = operation.field(limit.field).unwrap();
                 assert!(field.kind.takes(limit.value), "{op}.{}", field.name);
-                if let Tuned::With(name, value) = limit.only {
-                    assert!(operation.field(name).unwrap().kind.takes(value));
+                if let Tuned::With(name, values) = limit.only {
+                    let kind = operation.field(name).unwrap().kind;
+                    assert!(!values.is_empty() && values.iter().all(|&value| kind.takes(value)));
                 }
             }
             for (name, value) in operation.suite {

@@ -80,7 +80,10 @@ impl HostPlan {
         let work = match problem.dtype {
             Dtype::F32 => Work::ProductF32(Product::of(matrix, problem, program, arrays, threads)?),
             Dtype::F64 => Work::ProductF64(Product::of(matrix, problem, program, arrays, threads)?),
-            Dtype::F16 => return Err(refused("products on a CPU are in f32 and f64, not f16")),
+            Dtype::F16 | Dtype::Bf16 => {
+                let why = format!("products on a CPU are in f32 and f64, not {}", problem.dtype);
+                return Err(EngineError::Refused(why));
+            }
         };
         Ok(Self { threads, work })
     }
@@ -95,8 +98,10 @@ impl HostPlan {
         let work = match problem.dtype {
             Dtype::F32 => Work::SolveF32(Solve::of(system, problem, program, threads)?),
             Dtype::F64 => Work::SolveF64(Solve::of(system, problem, program, threads)?),
-            Dtype::F16 => {
-                return Err(refused("triangular solves on a CPU are in f32 and f64, not f16"));
+            Dtype::F16 | Dtype::Bf16 => {
+                let dtype = problem.dtype;
+                let why = format!("triangular solves on a CPU are in f32 and f64, not {dtype}");
+                return Err(EngineError::Refused(why));
             }
         };
         Ok(Self { threads, work })

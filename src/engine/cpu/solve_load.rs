@@ -49,9 +49,9 @@ pub fn load(
         (Dtype::F64, Dense::F64(b), Dense::F64(second)) => {
             Ok(Box::new(Loaded::of(solve, [b, second], sides, isa, threads)?))
         }
-        (Dtype::F16, ..) => {
-            Err(refused("the CPU engine supports triangular solves in f32 and f64, not f16"))
-        }
+        (dtype @ (Dtype::F16 | Dtype::Bf16), ..) => Err(EngineError::Refused(format!(
+            "the CPU engine supports triangular solves in f32 and f64, not {dtype}"
+        ))),
         (dtype, ..) => {
             Err(EngineError::Refused(format!("the right-hand sides are not in {dtype}")))
         }

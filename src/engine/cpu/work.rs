@@ -130,9 +130,9 @@ fn product(
     match problem.dtype {
         Dtype::F32 => Ok(Operation::ProductF32(Box::new(Loaded::of(operands, problem, threads)?))),
         Dtype::F64 => Ok(Operation::ProductF64(Box::new(Loaded::of(operands, problem, threads)?))),
-        Dtype::F16 => Err(EngineError::Refused(
-            "the CPU engine supports products in f32 and f64, not f16".to_owned(),
-        )),
+        dtype @ (Dtype::F16 | Dtype::Bf16) => Err(EngineError::Refused(format!(
+            "the CPU engine supports products in f32 and f64, not {dtype}"
+        ))),
     }
 }
 

@@ -113,6 +113,7 @@ impl Routine {
 pub(super) fn data_type(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F16 => cudaDataType_t::CUDA_R_16F as u32,
+        Dtype::Bf16 => cudaDataType_t::CUDA_R_16BF as u32,
         Dtype::F32 => cudaDataType_t::CUDA_R_32F as u32,
         Dtype::F64 => cudaDataType_t::CUDA_R_64F as u32,
     }
@@ -120,7 +121,7 @@ pub(super) fn data_type(dtype: Dtype) -> u32 {
 
 /// The vendor's number of the type in which such elements are summed, which is also the type of alpha and beta.
 pub(super) fn compute_type(dtype: Dtype) -> u32 {
-    data_type(if dtype == Dtype::F16 { Dtype::F32 } else { dtype })
+    data_type(dtype.sums())
 }
 
 /// alpha and beta in host memory, in the compute type: the libraries read them when a call is queued.
@@ -145,7 +146,7 @@ impl Factors {
 
     fn at(&self, which: usize) -> *const c_void {
         match self.dtype {
-            Dtype::F16 | Dtype::F32 => std::ptr::from_ref(&self.single[which]).cast(),
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => std::ptr::from_ref(&self.single[which]).cast(),
             Dtype::F64 => std::ptr::from_ref(&self.double[which]).cast(),
         }
     }

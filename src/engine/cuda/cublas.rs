@@ -92,7 +92,7 @@ impl Handle {
         handle.check("cublasCreate", unsafe { (handle.api.create)(&mut raw) })?;
         handle.raw = raw;
         handle.set_stream(context.stream)?;
-        // Otherwise products of binary16 may be summed in binary16 where the sum is split, which no tolerance allows for.
+        // Otherwise products of 16 bits may be summed in 16 bits where the sum is split, which no tolerance allows for.
         let mode = CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         // SAFETY: the handle is alive.
         let code = unsafe { (handle.api.set_math_mode)(raw, mode) };

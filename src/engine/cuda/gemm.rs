@@ -204,7 +204,7 @@ pub(super) fn scatter(
 /// How the library computes for an algorithm of a recipe, as the library's number.
 fn compute(algorithm: &str, dtype: Dtype) -> Result<u32, String> {
     match (algorithm, dtype) {
-        ("cublas_dense", Dtype::F16 | Dtype::F32) => Ok(CUBLAS_COMPUTE_32F),
+        ("cublas_dense", Dtype::F16 | Dtype::Bf16 | Dtype::F32) => Ok(CUBLAS_COMPUTE_32F),
         ("cublas_dense", Dtype::F64) => Ok(CUBLAS_COMPUTE_64F),
         ("cublas_dense_tf32", Dtype::F32) => Ok(CUBLAS_COMPUTE_32F_FAST_TF32),
         ("cublas_dense_tf32", other) => Err(format!("tf32 is of f32 operands, not of {other}")),
@@ -261,6 +261,7 @@ mod tests {
         use cudarc::cusparse::sys::cudaDataType_t::{CUDA_R_32F, CUDA_R_64F};
         for (dtype, by, factors) in [
             (Dtype::F16, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+            (Dtype::Bf16, CUBLAS_COMPUTE_32F, CUDA_R_32F),
             (Dtype::F32, CUBLAS_COMPUTE_32F, CUDA_R_32F),
             (Dtype::F64, CUBLAS_COMPUTE_64F, CUDA_R_64F),
         ] {

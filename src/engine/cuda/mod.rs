@@ -78,7 +78,7 @@ pub struct CudaEngine {
 
 /// Names and texts of the engine's own programs, for tests that compile every kernel.
 pub fn kernel_texts() -> Vec<(String, String)> {
-    let updates = [Dtype::F16, Dtype::F32, Dtype::F64];
+    let updates = [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64];
     let updates = updates.map(|dtype| (format!("update {dtype}"), update::source(dtype)));
     std::iter::once(("engine".to_owned(), own::SOURCE.to_owned())).chain(updates).collect()
 }

@@ -7,7 +7,7 @@ use super::verify::Reference;
 use crate::domain::recipe::{ArrayData, Recipe};
 use crate::domain::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
 use crate::engine::{ALPHA, BETA, Dense, EngineError, Expected, Operands, Solve};
-use crate::sparse::operand::half_bits;
+use crate::sparse::operand::{bf16_bits, half_bits};
 use crate::sparse::oracle::Product;
 use rayon::prelude::*;
 use std::collections::hash_map::Entry;
@@ -238,7 +238,9 @@ impl Loaded {
             if let Entry::Vacant(place) = self.arrays.entry(ArrayKey::of(array)) {
                 let started = Instant::now();
                 let buffer = match &array.data {
-                    ArrayData::U16(data) | ArrayData::F16(data) => Buffer::of(context, data)?,
+                    ArrayData::U16(data) | ArrayData::F16(data) | ArrayData::Bf16(data) => {
+                        Buffer::of(context, data)?
+                    }
                     ArrayData::U32(data) => Buffer::of(context, data)?,
                     ArrayData::F32(data) => Buffer::of(context, data)?,
                     ArrayData::F64(data) => Buffer::of(context, data)?,
@@ -284,6 +286,7 @@ impl ArrayKey {
         let (kind, length) = match &array.data {
             ArrayData::U16(data) => ("u16", data.len()),
             ArrayData::F16(data) => ("f16", data.len()),
+            ArrayData::Bf16(data) => ("bf16", data.len()),
             ArrayData::U32(data) => ("u32", data.len()),
             ArrayData::F32(data) => ("f32", data.len()),
             ArrayData::F64(data) => ("f64", data.len()),
@@ -318,12 +321,18 @@ pub(super) fn in_type(
             let rounded: Vec<u16> = values.par_iter().map(|&value| half_bits(value)).collect();
             Buffer::of(context, &rounded)
         }
+        Dtype::Bf16 => {
+            let rounded: Vec<u16> = values.par_iter().map(|&value| bf16_bits(value)).collect();
+            Buffer::of(context, &rounded)
+        }
     }
 }
 
 fn dense(context: &Arc<Context>, data: &Dense, dtype: Dtype) -> Result<Buffer, EngineError> {
     match (data, dtype) {
-        (Dense::F16(data), Dtype::F16) => Buffer::of(context, data),
+        (Dense::F16(data), Dtype::F16) | (Dense::Bf16(data), Dtype::Bf16) => {
+            Buffer::of(context, data)
+        }
         (Dense::F32(data), Dtype::F32) => Buffer::of(context, data),
         (Dense::F64(data), Dtype::F64) => Buffer::of(context, data),
         _ => Err(refused(format!("the dense operand is not in {dtype}, as its problem is"))),
@@ -379,9 +388,13 @@ mod tests {
         let double = u64::from(POISON) << 32 | u64::from(POISON);
         assert!(f32::from_bits(POISON).is_nan() && POISON & 1 << 22 != 0);
         assert!(f64::from_bits(double).is_nan() && double & 1 << 51 != 0);
-        // As f16: all exponent bits, and the first of the fraction, in both halves.
+        // As f16 and bf16: all exponent bits, and the first of the fraction, in both halves.
         assert_eq!(POISON & 0x7e00_7e00, 0x7e00_7e00);
+        assert_eq!(POISON & 0x7fc0_7fc0, 0x7fc0_7fc0);
         assert_eq!(POISON >> 16, POISON & 0xffff);
-        assert_eq!([Dtype::F16, Dtype::F32, Dtype::F64].map(|dtype| words(3, dtype)), [2, 3, 6]);
+        assert_eq!(
+            [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64].map(|dtype| words(3, dtype)),
+            [2, 2, 3, 6]
+        );
     }
 }

@@ -23,6 +23,7 @@ using namespace sparsetune;
         verify(c, value, scale, first, count, initial, beta, poison, partials);                    \
     }
 ENGINE_VERIFY(engine_verify_f16, u16)
+ENGINE_VERIFY(engine_verify_bf16, BrainBits)
 ENGINE_VERIFY(engine_verify_f32, float)
 ENGINE_VERIFY(engine_verify_f64, double)
 
@@ -63,7 +64,9 @@ extern "C" __global__ void engine_sweep(const uint4* words, u64 count, u32* sink
 "#;
 
 pub(super) struct OwnKernels {
-    verify: [Arc<LoadedKernel>; 3],
+    /// For each type: f16, bf16, f32, f64.
+    verify: [Arc<LoadedKernel>; 4],
+    /// For each width of values, 16, 32 and 64 bits.
     densify: [Arc<LoadedKernel>; 3],
     pub(super) residual_f32: Arc<LoadedKernel>,
     pub(super) residual_f64: Arc<LoadedKernel>,
@@ -82,6 +85,7 @@ impl OwnKernels {
         Ok(Self {
             verify: [
                 kernel("engine_verify_f16")?,
+                kernel("engine_verify_bf16")?,
                 kernel("engine_verify_f32")?,
                 kernel("engine_verify_f64")?,
             ],
@@ -99,20 +103,20 @@ impl OwnKernels {
     }
     /// The comparison of an output of this type.
     pub(super) fn verify(&self, dtype: Dtype) -> &Arc<LoadedKernel> {
-        &self.verify[place(dtype)]
+        &self.verify[match dtype {
+            Dtype::F16 => 0,
+            Dtype::Bf16 => 1,
+            Dtype::F32 => 2,
+            Dtype::F64 => 3,
+        }]
     }
 
     /// The scatter of values of this type.
     pub(super) fn densify(&self, dtype: Dtype) -> &Arc<LoadedKernel> {
-        &self.densify[place(dtype)]
-    }
-}
-
-/// Index of a type's kernel among the three.
-fn place(dtype: Dtype) -> usize {
-    match dtype {
-        Dtype::F16 => 0,
-        Dtype::F32 => 1,
-        Dtype::F64 => 2,
+        &self.densify[match dtype {
+            Dtype::F16 | Dtype::Bf16 => 0,
+            Dtype::F32 => 1,
+            Dtype::F64 => 2,
+        }]
     }
 }

@@ -99,7 +99,9 @@ impl Solution {
         let kernel = match loaded.dtype {
             Dtype::F32 => &own.residual_f32,
             Dtype::F64 => &own.residual_f64,
-            Dtype::F16 => return Err(refused("there is no solve in f16".to_owned())),
+            Dtype::F16 | Dtype::Bf16 => {
+                return Err(refused(format!("there is no solve in {}", loaded.dtype)));
+            }
         };
         let diagonal = loaded.diagonal.as_ref().map_or(0, |diagonal| diagonal.pointer);
         let blocks = blocks(loaded.rows.div_ceil(ROWS_PER_BLOCK));

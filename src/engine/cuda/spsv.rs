@@ -87,7 +87,7 @@ impl Spsv {
     fn one(&self) -> *const c_void {
         match self.dtype {
             Dtype::F64 => std::ptr::from_ref(&ONE_F64).cast(),
-            Dtype::F32 | Dtype::F16 => std::ptr::from_ref(&ONE_F32).cast(),
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 => std::ptr::from_ref(&ONE_F32).cast(),
         }
     }
 

@@ -246,7 +246,7 @@ impl ArgumentSource<'_> {
 /// A factor in the type in which elements of the problem's type are summed.
 fn factor(value: f64, dtype: Dtype) -> u64 {
     match dtype {
-        Dtype::F16 | Dtype::F32 => u64::from((value as f32).to_bits()),
+        Dtype::F16 | Dtype::Bf16 | Dtype::F32 => u64::from((value as f32).to_bits()),
         Dtype::F64 => value.to_bits(),
     }
 }

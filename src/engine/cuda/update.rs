@@ -13,7 +13,7 @@ const ENTRY: &str = "gather_values";
 /// The program for values of a type.
 pub(super) fn source(dtype: Dtype) -> String {
     let word = match dtype {
-        Dtype::F16 => "u16",
+        Dtype::F16 | Dtype::Bf16 => "u16",
         Dtype::F32 => "u32",
         Dtype::F64 => "u64",
     };

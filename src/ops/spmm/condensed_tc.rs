@@ -17,6 +17,7 @@ use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
+use half::{bf16, f16};
 use pack::{Condensed, LISTS, Operand, ROWS, Shape};
 use std::sync::{Arc, LazyLock};
 
@@ -102,7 +103,7 @@ fn takes(problem: &Spmm) -> bool {
 
 impl CondensedTc {
     fn half(&self) -> bool {
-        self.problem.dtype == Dtype::F16
+        self.problem.dtype.is_half()
     }
 
     /// Columns of A per step: the MMA's k.
@@ -309,7 +310,8 @@ impl SpmmKernel for CondensedTc {
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let (rows, order_ms) = shared.ordered(self.order);
         let (mut arrays, pack_ms) = match self.problem.dtype {
-            Dtype::F16 => self.packed::<u16>(shared, rows.clone(), ArrayData::F16)?,
+            Dtype::F16 => self.packed::<f16>(shared, rows.clone(), ArrayData::F16)?,
+            Dtype::Bf16 => self.packed::<bf16>(shared, rows.clone(), ArrayData::Bf16)?,
             _ => self.packed::<f32>(shared, rows.clone(), ArrayData::F32)?,
         };
         let mut bound = Bound { residue: self.residue > 0, ..Bound::default() };
@@ -386,15 +388,15 @@ impl CondensedTc {
     }
 
     /// The packed arrays in the kernel's order, with those of the residue only if there is one.
-    fn packed<V: Operand + 'static>(
+    fn packed<V: Operand>(
         &self,
         shared: &mut Shared,
         order: Option<Arc<[u32]>>,
-        values: impl Fn(Arc<[V]>) -> ArrayData,
+        values: impl Fn(Arc<[V::Stored]>) -> ArrayData,
     ) -> Result<(Vec<Array>, f64), Refusal> {
         let named = self.order.name();
         let name = format!("condensed_{named}_{}", self.residue);
-        let (packed, ms) = shared.once(&name, Condensed::<V>::bytes, |shared| {
+        let (packed, ms) = shared.once(&name, Condensed::<V::Stored>::bytes, |shared| {
             let order = order.unwrap_or_else(|| (0..shared.matrix.rows() as u32).collect());
             pack::pack::<V>(&shared.matrix, &order, self.shape()).ok_or_else(|| {
                 Refusal(format!("condensed panels take more than {} GiB", MOST_KEPT >> 30))

@@ -89,7 +89,7 @@ impl TunableProblem for Spmm {
         device: &Device,
         narrowing: &Narrowing,
     ) -> Result<Space, Unsupported> {
-        check_device(&Problem::Spmm(*self), device.kind)?;
+        check_device(&Problem::Spmm(*self), device)?;
         Ok(super::space(matrix, self, device, narrowing))
     }
 
@@ -129,25 +129,37 @@ impl TunableProblem for Spmm {
 mod tests {
     use super::*;
     use crate::domain::{Dtype, Layout, Output};
+    use crate::ops::tests::device;
 
     #[test]
-    fn tf32_is_for_f32_and_the_host_has_no_f16() {
+    fn tf32_is_for_f32_and_the_host_has_no_types_of_16_bits() {
         let spmm = |dtype| Spmm::new(8, dtype, Layout::Row);
         let tuned = |spmm: Spmm| Problem::Spmm(spmm).limit(None).is_none();
-        let on = |spmm: Spmm, kind| check_device(&Problem::Spmm(spmm), kind);
-        for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+        let on = |spmm: Spmm, kind| check_device(&Problem::Spmm(spmm), &device(kind));
+        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
             assert!(tuned(spmm(dtype)) && on(spmm(dtype), DeviceKind::Cuda).is_ok());
             let consenting = Spmm { tf32: true, ..spmm(dtype) };
             assert_eq!(tuned(consenting), dtype == Dtype::F32);
             let wide = Spmm { output: Output::F32, ..spmm(dtype) };
-            assert_eq!(tuned(wide), dtype == Dtype::F16);
+            assert_eq!(tuned(wide), dtype.is_half());
             assert!(on(wide, DeviceKind::Cpu).is_err());
             let accumulating = Spmm { accumulate: true, ..spmm(dtype) };
             assert!(tuned(accumulating));
             for asked in [spmm(dtype), accumulating] {
                 let host = on(asked, DeviceKind::Cpu);
-                assert_eq!(host.is_ok(), dtype != Dtype::F16, "{asked:?}: {host:?}");
+                assert_eq!(host.is_ok(), !dtype.is_half(), "{asked:?}: {host:?}");
             }
+        }
+        for (capability, dtype, fits) in [
+            ("7.5", Dtype::Bf16, false),
+            ("7.5", Dtype::F16, true),
+            ("8.0", Dtype::Bf16, true),
+            ("10.0", Dtype::Bf16, true),
+        ] {
+            let compute_capability = capability.to_owned();
+            let device = Device { compute_capability, ..device(DeviceKind::Cuda) };
+            let checked = check_device(&Problem::Spmm(spmm(dtype)), &device);
+            assert_eq!(checked.is_ok(), fits, "{capability} {dtype}: {checked:?}");
         }
     }
 }

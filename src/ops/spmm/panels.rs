@@ -23,7 +23,7 @@ pub struct Panels {
 impl Panels {
     pub fn bytes(&self) -> u64 {
         let element = match self.values {
-            ArrayData::U16(_) | ArrayData::F16(_) => 2,
+            ArrayData::U16(_) | ArrayData::F16(_) | ArrayData::Bf16(_) => 2,
             ArrayData::U32(_) | ArrayData::F32(_) => 4,
             ArrayData::F64(_) => 8,
         };
@@ -61,6 +61,7 @@ pub fn panel_arrays(
 pub fn pack(matrix: &Csr, order: &[u32], m1: usize, dtype: Dtype) -> Option<Panels> {
     match dtype {
         Dtype::F16 => pack_as(matrix, order, m1, operand::half_bits, ArrayData::F16),
+        Dtype::Bf16 => pack_as(matrix, order, m1, operand::bf16_bits, ArrayData::Bf16),
         Dtype::F32 => pack_as(matrix, order, m1, |value| value as f32, ArrayData::F32),
         Dtype::F64 => pack_as(matrix, order, m1, |value| value, ArrayData::F64),
     }
@@ -157,6 +158,8 @@ mod tests {
         let halves = pack(&matrix, &[2, 0, 1], 2, Dtype::F16).unwrap().values;
         assert!(matches!(halves, ArrayData::F16(bits) if bits[0] == 0x4400));
         let bytes = |dtype| pack(&matrix, &[2, 0, 1], 2, dtype).unwrap().bytes();
+        let brains = pack(&matrix, &[2, 0, 1], 2, Dtype::Bf16).unwrap().values;
+        assert!(matches!(brains, ArrayData::Bf16(bits) if bits[0] == 0x4080));
         assert_eq!([Dtype::F16, Dtype::F32, Dtype::F64].map(bytes), [28 + 16, 28 + 32, 28 + 64]);
     }
 }

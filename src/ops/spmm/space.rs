@@ -102,7 +102,7 @@ pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
 /// leave a tail: templates depend on n by its alignment and by which tiles it fills.
 fn typical_problems() -> Vec<Spmm> {
     let mut problems = Vec::new();
-    for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F64] {
         for layout in [Layout::Row, Layout::Col] {
             for n in [1, 2, 8, 12, 32, 33, 48, 64, 96, 128, 130, 512] {
                 let plain = Spmm::new(n, dtype, layout);
@@ -113,7 +113,7 @@ fn typical_problems() -> Vec<Spmm> {
                 if n == 128 && dtype == Dtype::F32 {
                     problems.push(Spmm { tf32: true, ..plain });
                 }
-                if (n == 33 || n == 128) && dtype == Dtype::F16 {
+                if (n == 33 || n == 128) && dtype.is_half() {
                     let wide = Spmm { output: Output::F32, ..plain };
                     problems.extend([wide, Spmm { accumulate: true, ..wide }]);
                 }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn candidates_are_distinct_and_all_have_a_kernel() {
         for layout in [Layout::Row, Layout::Col] {
-            for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+            for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
                 let problem = Spmm::new(32, dtype, layout);
                 let all = enumerate(&problem, DeviceKind::Cuda);
                 let distinct: std::collections::BTreeSet<_> =

@@ -1,4 +1,4 @@
-//! Family `tca`, row-major f16: TCA-SpMM's dot products on tensor cores (section 4, `kernels/spmm/tca.cuh`).
+//! Family `tca`, row-major f16 and bf16: TCA-SpMM's dot products on tensor cores (section 4, `kernels/spmm/tca.cuh`).
 
 mod count;
 mod table;
@@ -15,7 +15,7 @@ use super::shared::{Lowered, MOST_KEPT, Shared, array};
 use super::text::{self, elements, output, scale};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program};
-use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, aggregate, number, parameter};
@@ -77,12 +77,12 @@ impl SpmmFamily for TensorDots {
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
+        let takes = problem.dtype.is_half() && effective_layout(problem) == Layout::Row;
         if takes { product(FAMILY, self.domains()) } else { Vec::new() }
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
+        let takes = problem.dtype.is_half() && effective_layout(problem) == Layout::Row;
         if candidate.family != FAMILY || !takes || !among(candidate, self.domains()) {
             return None;
         }
@@ -137,7 +137,7 @@ impl Family for TensorDots {
 impl TensorDot {
     fn kernel(&self) -> EntryPoint {
         let Spmm { n, dtype, accumulate, .. } = self.problem;
-        let result = text::element(self.problem.result());
+        let [element, result] = [dtype, self.problem.result()].map(text::element);
         let operands = vec![
             parameter("const u32*", "cols", Arg::ColIdx),
             parameter(elements(dtype), "vals", Arg::Values),
@@ -148,7 +148,7 @@ impl TensorDot {
         ];
         let operands = vec![
             parameter("const u32*", "table", Arg::Array(0)),
-            aggregate(format!("TcaOperands<{result}, {accumulate}>"), operands),
+            aggregate(format!("TcaOperands<{element}, {result}, {accumulate}>"), operands),
         ];
         text::kernel("tca", "TcaConfig", operands)
     }
@@ -174,7 +174,7 @@ impl TensorDot {
 
     /// Two stages of B, and the sums of two turns of 64 columns where these pass through shared memory, too.
     fn shared_bytes(&self) -> u32 {
-        let collected = if self.problem.result() == Dtype::F16 { 2 * 64 * 4 } else { 0 };
+        let collected = if self.problem.result().is_half() { 2 * 64 * 4 } else { 0 };
         2 * 64 * VECTOR_BYTES * self.warps + collected
     }
 
@@ -302,10 +302,9 @@ impl SpmmKernel for TensorDot {
 
 /// The kernel's products and asynchronous copies came with compute capability 8.0.
 fn needs_ampere(device: &Device) -> Result<(), Refusal> {
-    let major = device.compute_capability.split('.').next().and_then(|major| major.parse().ok());
-    match major {
+    match device.compute_major() {
         Some(8..) => Ok(()),
-        Some(0_u32..8) | None => Err(Refusal(format!(
+        Some(0..8) | None => Err(Refusal(format!(
             "tca needs compute capability 8.0, the device has {}",
             device.compute_capability
         ))),

@@ -33,6 +33,7 @@ pub fn program(
 pub fn element(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F16 => "Half",
+        Dtype::Bf16 => "Brain",
         Dtype::F32 => "float",
         Dtype::F64 => "double",
     }

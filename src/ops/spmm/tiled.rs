@@ -209,7 +209,7 @@ impl SpmmKernel for Tiled {
         // As ptxas reports for sm_80 and sm_90: a test checks that these figures are no less.
         let registers = match self.problem.dtype {
             Dtype::F64 => 92 + 4 * self.r,
-            Dtype::F16 | Dtype::F32 => 70 + 2 * self.r,
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => 70 + 2 * self.r,
         };
         let columns = if self.cuts() { self.r.min(lower::COMBINE_COLUMNS) } else { self.r };
         Tile {

@@ -162,7 +162,7 @@ impl TiledRow {
 
     /// Vectors of 16 bytes of a row that a lane takes: as the kernel's config has it.
     fn pieces(&self) -> u32 {
-        let most = if self.problem.dtype == Dtype::F16 { 2 } else { 4 };
+        let most = if self.problem.dtype.is_half() { 2 } else { 4 };
         (self.row_bytes() / 64).clamp(1, most)
     }
 

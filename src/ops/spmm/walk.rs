@@ -7,7 +7,7 @@ use super::model::Work;
 use super::shared::scratch;
 use super::text::{self, element, elements, output};
 use crate::domain::recipe::{Arg, Scratch, Step};
-use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::program::{EntryPoint, Operand, Setting, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
@@ -240,7 +240,7 @@ impl Walk {
         let ways = f64::from(self.ways);
         let by_length = self.order == RowOrder::Length;
         let fetch = if self.shuffle { 2.0 + 4.0 / f64::from(self.group()) } else { 3.0 };
-        let wide = if self.problem.dtype == Dtype::F16 { 2.0 } else { 1.0 };
+        let wide = if self.problem.dtype.is_half() { 2.0 } else { 1.0 };
         let element = self.problem.dtype.bytes() as f64;
         // Read, and written in panels of whole tiles.
         let columns = f64::from(self.problem.n) + f64::from(self.column_tiles() * self.columns());

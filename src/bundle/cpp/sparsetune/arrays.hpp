@@ -155,6 +155,10 @@ inline std::vector<unsigned char> rounded(const double* values, std::size_t coun
             const std::uint16_t bits = half_bits(values[i]);
             fits = (bits & 0x7c00) != 0x7c00;
             store(to, bits);
+        } else if (type == Element::bf16) {
+            const std::uint16_t bits = bf16_bits(values[i]);
+            fits = (bits & 0x7f80) != 0x7f80;
+            store(to, bits);
         } else if (type == Element::f32) {
             fits = fits && std::fabs(values[i]) < std::ldexp(1.0, 128) - std::ldexp(1.0, 103);
             store(to, fits ? static_cast<float>(values[i]) : 0.0f);

@@ -59,11 +59,35 @@ inline double half_value(std::uint16_t bits) {
     return bits & 0x8000 ? -size : size;
 }
 
+// The bits of bf16, the upper half of binary32; ties to even, too large values become infinite.
+inline std::uint16_t bf16_bits(double value) {
+    const double size = std::fabs(value);
+    int exponent = 0;
+    std::frexp(size, &exponent);
+    // The distance of neighbours: 8 significant bits, down to that of subnormals.
+    const int spacing = size == 0.0 || exponent - 8 < -133 ? -133 : exponent - 8;
+    const double rounded =
+        std::isfinite(size) ? std::ldexp(std::nearbyint(std::ldexp(size, -spacing)), spacing) : size;
+    const double most = std::ldexp(255.0, 120);
+    const float upper = static_cast<float>(rounded > most ? std::numeric_limits<double>::infinity() : rounded);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &upper, sizeof upper);
+    return static_cast<std::uint16_t>((bits >> 16 & 0x7fffu) | (std::signbit(value) ? 0x8000u : 0u));
+}
+
+inline double bf16_value(std::uint16_t bits) {
+    const std::uint32_t word = static_cast<std::uint32_t>(bits) << 16;
+    float value = 0.0f;
+    std::memcpy(&value, &word, sizeof value);
+    return static_cast<double>(value);
+}
+
 // Element `at` of an operand.
 inline double element(const std::vector<unsigned char>& data, Element type, std::uint64_t at) {
     const unsigned char* from = data.data() + at * bytes_of(type);
     switch (type) {
         case Element::f16: return half_value(loaded<std::uint16_t>(from));
+        case Element::bf16: return bf16_value(loaded<std::uint16_t>(from));
         case Element::f32: return static_cast<double>(loaded<float>(from));
         default: return loaded<double>(from);
     }
@@ -90,6 +114,8 @@ inline std::vector<unsigned char> drawn(const Dense& dense, std::uint64_t seed, 
         const double value = (std::ldexp(static_cast<double>(bits >> 40), -23) - 1.0) * scale;
         if (dense.element == Element::f16) {
             store(to, half_bits(value));
+        } else if (dense.element == Element::bf16) {
+            store(to, bf16_bits(value));
         } else {
             store(to, static_cast<float>(value));
         }

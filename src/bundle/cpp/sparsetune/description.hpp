@@ -41,12 +41,12 @@ struct Place {
     std::uint64_t bytes;
 };
 
-enum class Element { u16, u32, u64, f16, f32, f64 };
+enum class Element { u16, u32, u64, f16, f32, f64, bf16 };
 
 constexpr std::size_t bytes_of(Element element) {
-    return element == Element::u16 || element == Element::f16   ? 2
-           : element == Element::u32 || element == Element::f32 ? 4
-                                                                : 8;
+    return element == Element::u16 || element == Element::f16 || element == Element::bf16 ? 2
+           : element == Element::u32 || element == Element::f32                           ? 4
+                                                                                          : 8;
 }
 
 enum class Role { array, b, c, scratch, turn, epoch, max_wait_ns, status, u32, u64, f32, alpha, beta };

@@ -25,6 +25,9 @@ inline std::uint64_t factor_bits(double value, Element type) {
     if (type == Element::f16) {
         return half_bits(value);
     }
+    if (type == Element::bf16) {
+        return bf16_bits(value);
+    }
     if (type == Element::f32) {
         const float single = static_cast<float>(value);
         std::memcpy(&bits, &single, sizeof single);

@@ -30,7 +30,9 @@ struct Operand {
     std::uint64_t entries;
 };
 
-inline int data_type(Element type) { return type == Element::f16 ? 2 : type == Element::f32 ? 0 : 1; }
+inline int data_type(Element type) {
+    return type == Element::f16 ? 2 : type == Element::bf16 ? 14 : type == Element::f32 ? 0 : 1;
+}
 
 // The type of sums and factors.
 inline int compute_type(Element type) { return type == Element::f64 ? 1 : 0; }
@@ -411,7 +413,7 @@ public:
         }
         dense_ = std::make_unique<Buffer>(context, plan.c.rows * leading_ * bytes_of(plan.b.element));
         check("cublasCreate", library_.get<int(Handle*)>("cublasCreate_v2")(&handle_));
-        // Sums of binary16 must not be taken in binary16.
+        // Sums of 16 bits must not be taken in 16 bits.
         const int mode = 16;
         check("cublasSetMathMode", library_.get<int(Handle, int)>("cublasSetMathMode")(handle_, mode));
         scatter();

@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The values in words: `1 to 64`, `at least 1`, `f32, f16 or f64`, `true or false`.
+    /// The values in words: `1 to 64`, `at least 1`, `f32, f16, bf16 or f64`, `true or false`.
     pub fn range(&self) -> String {
         match self {
             Self::Integer { min, max: u32::MAX, .. } => format!("at least {min}"),
@@ -269,6 +269,6 @@ mod tests {
         }
         let draft = Draft { op: Op::Spmm, given: vec![("n", Value::Boolean(true))] };
         assert_eq!(draft.read().unwrap_err().to_string(), "n must be at least 1");
-        assert_eq!(super::super::fields()[1].kind.range(), "f32, f16 or f64");
+        assert_eq!(super::super::fields()[1].kind.range(), "f32, f16, bf16 or f64");
     }
 }

@@ -78,12 +78,20 @@ pub(super) static OPERATION: Operation = Operation {
             sentence: "Solve with the transpose of that triangle.",
         },
     ],
-    limits: &[Limit {
-        field: "dtype",
-        value: Value::Choice("f16"),
-        only: Tuned::Nowhere,
-        why: "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are",
-    }],
+    limits: &[
+        Limit {
+            field: "dtype",
+            value: Value::Choice("f16"),
+            only: Tuned::Nowhere,
+            why: "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are",
+        },
+        Limit {
+            field: "dtype",
+            value: Value::Choice("bf16"),
+            only: Tuned::Nowhere,
+            why: "sptrsv in bf16 is not tuned: each level adds its rounding to the next, so f32 and f64 are",
+        },
+    ],
     strategy: SearchStrategy::Halving,
     columns: "rhs",
     columns_words: "The number of right-hand sides",

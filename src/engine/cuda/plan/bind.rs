@@ -4,7 +4,7 @@ use super::super::launch::{MOST_ARGUMENTS, Varying, refused};
 use crate::domain::bundle::{Argument, BundleStep};
 use crate::domain::element::Element;
 use crate::engine::EngineError;
-use crate::sparse::operand::half_bits;
+use crate::sparse::operand::{bf16_bits, half_bits};
 
 /// What a caller gives for one call: device addresses, its stream, and the factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,7 +106,7 @@ impl Addresses<'_> {
 
 fn floating(element: Element) -> Result<Element, EngineError> {
     match element {
-        Element::F16 | Element::F32 | Element::F64 => Ok(element),
+        Element::F16 | Element::Bf16 | Element::F32 | Element::F64 => Ok(element),
         Element::U16 | Element::U32 | Element::U64 => {
             Err(refused(format!("a factor of the type {}", element.name())))
         }
@@ -116,6 +116,7 @@ fn floating(element: Element) -> Result<Element, EngineError> {
 fn factor(value: f64, element: Element) -> u64 {
     match element {
         Element::F16 => u64::from(half_bits(value)),
+        Element::Bf16 => u64::from(bf16_bits(value)),
         Element::F32 => u64::from((value as f32).to_bits()),
         _ => value.to_bits(),
     }

@@ -5,7 +5,7 @@ use super::super::launch::refused;
 use crate::domain::bundle::NO_ENTRY;
 use crate::domain::element::Element;
 use crate::engine::EngineError;
-use crate::sparse::operand::half_bits;
+use crate::sparse::operand::{bf16_bits, half_bits};
 use cudarc::driver::sys::CUstream;
 use rayon::prelude::*;
 
@@ -23,6 +23,7 @@ impl Bits {
         let fits = |value: f64| match element {
             // All exponent bits: infinite, or not a number.
             Element::F16 => half_bits(value) & 0x7c00 != 0x7c00,
+            Element::Bf16 => bf16_bits(value) & 0x7f80 != 0x7f80,
             Element::F32 => (value as f32).is_finite(),
             _ => value.is_finite(),
         };
@@ -35,6 +36,7 @@ impl Bits {
         }
         Ok(match element {
             Element::F16 => Self::W16(values.par_iter().map(|&value| half_bits(value)).collect()),
+            Element::Bf16 => Self::W16(values.par_iter().map(|&value| bf16_bits(value)).collect()),
             Element::F32 => {
                 Self::W32(values.par_iter().map(|&value| (value as f32).to_bits()).collect())
             }
@@ -157,6 +159,8 @@ mod tests {
         let values = [1.0, -0.1, 65504.0];
         let half = Bits::rounded(&values, Element::F16).unwrap();
         assert_eq!(half, Bits::W16(values.map(half_bits).to_vec()));
+        let brain = Bits::rounded(&values, Element::Bf16).unwrap();
+        assert_eq!(brain, Bits::W16(values.map(bf16_bits).to_vec()));
         let single = Bits::rounded(&values, Element::F32).unwrap();
         assert_eq!(single, Bits::W32(values.map(|value| (value as f32).to_bits()).to_vec()));
         assert_eq!(single.bytes()[..4], [0, 0, 0x80, 0x3f]);
@@ -169,6 +173,8 @@ mod tests {
         let why = |values: &[f64], element| Bits::rounded(values, element).unwrap_err().to_string();
         let words = "The value 65520 of entry 1 is out of the range of f16.";
         assert_eq!(why(&[1.0, 65520.0], Element::F16), words);
+        assert!(Bits::rounded(&[1.0, 65520.0], Element::Bf16).is_ok());
+        assert!(why(&[3.4e38], Element::Bf16).ends_with("out of the range of bf16."));
         assert!(why(&[-1e39], Element::F32).contains("of entry 0 is out of the range of f32"));
         assert!(why(&[0.0, 0.0, f64::NAN], Element::F64).contains("of entry 2"));
         assert!(why(&[f64::INFINITY], Element::F64).contains("of entry 0"));

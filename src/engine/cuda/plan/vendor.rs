@@ -202,6 +202,7 @@ impl VendorCall {
 fn dtype(element: Element) -> Result<Dtype, EngineError> {
     match element {
         Element::F16 => Ok(Dtype::F16),
+        Element::Bf16 => Ok(Dtype::Bf16),
         Element::F32 => Ok(Dtype::F32),
         Element::F64 => Ok(Dtype::F64),
         other => Err(refused(format!("a dense operand of the type {}", other.name()))),

@@ -228,7 +228,7 @@ pub struct ArrayRow {
 pub fn arrays(plan: &Plan) -> Vec<ArrayRow> {
     let arrays = plan.launch.iter().flat_map(|launch| &launch.arrays);
     let size = |element: &str| match element {
-        "u16" | "f16" => Some(2),
+        "u16" | "f16" | "bf16" => Some(2),
         "u32" | "f32" => Some(4),
         "f64" => Some(8),
         _ => None,

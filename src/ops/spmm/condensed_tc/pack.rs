@@ -6,8 +6,8 @@
 
 use crate::ops::spmm::shared::MOST_KEPT;
 use crate::sparse::Csr;
-use crate::sparse::operand::half_bits;
-use half::f16;
+use crate::sparse::operand::{bf16_bits, half_bits};
+use half::{bf16, f16};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ const TASK: usize = 512;
 /// How a panel is cut into steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Columns per step: 8 in tf32, 16 in f16.
+    /// Columns per step: 8 in tf32, 16 in f16 and bf16.
     pub depth: usize,
     /// Columns with fewer entries in their panel go to the residue; with 0 there is none.
     pub residue: usize,
 }
 
-/// The matrix as the kernel walks it; V is f32, or binary16 as its bits.
+/// The matrix as the kernel walks it; V is f32, or the bits of a type of 16.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condensed<V> {
     /// Panel i has the steps `step_ptr[i]..step_ptr[i + 1]`.
@@ -51,45 +51,64 @@ impl<V> Condensed<V> {
     }
 }
 
-/// A value as a kernel's operand.
-pub trait Operand: Copy + Default + Send + Sync {
-    fn of(value: f64) -> Self;
-    fn widen(self) -> f32;
+/// A type of values as a kernel's operands.
+pub trait Operand {
+    /// How values are stored.
+    type Stored: Copy + Default + Send + Sync + 'static;
+
+    fn of(value: f64) -> Self::Stored;
+    fn widen(stored: Self::Stored) -> f32;
 }
 
 impl Operand for f32 {
+    type Stored = Self;
+
     fn of(value: f64) -> Self {
-        value as f32
+        value as Self
     }
-    fn widen(self) -> f32 {
-        self
+    fn widen(stored: Self) -> f32 {
+        stored
     }
 }
 
-/// Binary16 as its bits.
-impl Operand for u16 {
-    fn of(value: f64) -> Self {
+/// As its bits.
+impl Operand for f16 {
+    type Stored = u16;
+
+    fn of(value: f64) -> u16 {
         half_bits(value)
     }
-    fn widen(self) -> f32 {
-        f16::from_bits(self).to_f32()
+    fn widen(stored: u16) -> f32 {
+        Self::from_bits(stored).to_f32()
+    }
+}
+
+/// As its bits.
+impl Operand for bf16 {
+    type Stored = u16;
+
+    fn of(value: f64) -> u16 {
+        bf16_bits(value)
+    }
+    fn widen(stored: u16) -> f32 {
+        Self::from_bits(stored).to_f32()
     }
 }
 
 /// Packs the rows in an order. `None` if steps or residue exceed 32-bit offsets, or all of it exceeds `MOST_KEPT` bytes.
-pub fn pack<V: Operand>(matrix: &Csr, order: &[u32], shape: Shape) -> Option<Condensed<V>> {
-    let tasks: Vec<Part<V>> = order
+pub fn pack<V: Operand>(matrix: &Csr, order: &[u32], shape: Shape) -> Option<Condensed<V::Stored>> {
+    let tasks: Vec<Part<V::Stored>> = order
         .par_chunks(ROWS * TASK)
         .map(|rows| {
             let mut part = Part::default();
             let (mut entries, mut lists) = (Vec::new(), Default::default());
             let panels = rows.chunks(ROWS);
-            panels.for_each(|panel| part.add(matrix, panel, shape, &mut entries, &mut lists));
+            panels.for_each(|panel| part.add::<V>(matrix, panel, shape, &mut entries, &mut lists));
             part
         })
         .collect();
-    let bytes = |part: &Part<V>| {
-        4 * (part.cols.len() + part.residue.len()) + size_of::<V>() * part.values.len()
+    let bytes = |part: &Part<V::Stored>| {
+        4 * (part.cols.len() + part.residue.len()) + size_of::<V::Stored>() * part.values.len()
     };
     if tasks.iter().map(|part| bytes(part) as u64).sum::<u64>() > MOST_KEPT {
         return None;
@@ -128,10 +147,10 @@ fn joined<V: Send + Sync, T: Copy + Send + Sync>(
 
 /// The panels of one task.
 #[derive(Default)]
-struct Part<V> {
+struct Part<S> {
     steps: Vec<u32>,
     cols: Vec<u32>,
-    values: Vec<V>,
+    values: Vec<S>,
     lists: Vec<u32>,
     residue: Vec<u32>,
 }
@@ -139,9 +158,9 @@ struct Part<V> {
 /// An entry of a panel: its column, its row of the panel, its place in the matrix.
 type Entry = (u32, u8, usize);
 
-impl<V: Operand> Part<V> {
+impl<S: Copy + Default> Part<S> {
     /// Adds one panel. `entries` and `lists` are work space; the lists are empty before and after.
-    fn add(
+    fn add<V: Operand<Stored = S>>(
         &mut self,
         matrix: &Csr,
         rows: &[u32],
@@ -170,7 +189,7 @@ impl<V: Operand> Part<V> {
                 for entry in run {
                     let (col, odd) = (entry.0, if entry.1 % 2 == 1 { ODD } else { 0 });
                     lists[usize::from(entry.1 / 2)]
-                        .extend([col | odd, value(entry).widen().to_bits()]);
+                        .extend([col | odd, V::widen(value(entry)).to_bits()]);
                 }
                 continue;
             }
@@ -178,7 +197,7 @@ impl<V: Operand> Part<V> {
             if at % shape.depth == 0 {
                 // Unused positions repeat a column of the step, with values of zero.
                 self.cols.resize(self.cols.len() + shape.depth, run[0].0);
-                self.values.resize(self.values.len() + ROWS * shape.depth, V::default());
+                self.values.resize(self.values.len() + ROWS * shape.depth, S::default());
             }
             self.cols[first + at] = run[0].0;
             let step = (first + at) / shape.depth * shape.depth * ROWS;

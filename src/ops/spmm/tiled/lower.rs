@@ -11,7 +11,7 @@ use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Dtype, Spmm};
 use crate::ops::Refusal;
 use crate::ops::program::{EntryPoint, Operand, number, parameter};
-use crate::sparse::operand::half_bits;
+use crate::sparse::operand::{bf16_bits, half_bits};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -218,6 +218,7 @@ fn typed(values: Vec<f64>, dtype: Dtype) -> ArrayData {
     let values = values.into_par_iter();
     match dtype {
         Dtype::F16 => ArrayData::F16(values.map(half_bits).collect::<Vec<_>>().into()),
+        Dtype::Bf16 => ArrayData::Bf16(values.map(bf16_bits).collect::<Vec<_>>().into()),
         Dtype::F32 => ArrayData::F32(values.map(|v| v as f32).collect::<Vec<_>>().into()),
         Dtype::F64 => ArrayData::F64(values.collect::<Vec<_>>().into()),
     }

@@ -69,6 +69,9 @@ impl Arguments<'_> {
             ArrayData::F16(v) => {
                 v.iter().map(|&bits| half::f16::from_bits(bits).to_f64()).collect()
             }
+            ArrayData::Bf16(v) => {
+                v.iter().map(|&bits| half::bf16::from_bits(bits).to_f64()).collect()
+            }
             ArrayData::F32(v) => v.iter().map(|&v| f64::from(v)).collect(),
             ArrayData::F64(v) => v.to_vec(),
             other => panic!("argument {at} is {other:?}"),
@@ -244,7 +247,13 @@ fn every_candidate_agrees_with_the_oracle() {
     let generated = generated.map(|spec| Spec::parse(spec).unwrap().generate().unwrap());
     let mut segmented = 0;
     for matrix in matrices.into_iter().chain(generated).map(Arc::new) {
-        for (n, dtype) in [(2, Dtype::F32), (3, Dtype::F64), (33, Dtype::F16), (33, Dtype::F32)] {
+        for (n, dtype) in [
+            (2, Dtype::F32),
+            (3, Dtype::F64),
+            (33, Dtype::F16),
+            (33, Dtype::Bf16),
+            (33, Dtype::F32),
+        ] {
             let problem = Spmm::new(n, dtype, Layout::Col);
             for candidate in TiledColumns.candidates(&problem).iter().step_by(5) {
                 for multiprocessors in [2, 132] {

@@ -3,6 +3,7 @@
 use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::sparse::{Csr, operand};
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// Entries per group; rows are padded with value 0 at place 0, so B must be finite.
@@ -10,13 +11,17 @@ pub const GROUP: usize = 4;
 /// Rows packed by one task.
 const ROWS: usize = 256;
 
-/// A value of A as the device stores it.
-pub trait Stored: Copy + Default + Send + Sync + 'static {
-    fn of(value: f64) -> Self;
-    fn array(values: Vec<Self>) -> ArrayData;
+/// A type of values of A, and how the device stores them.
+pub trait Stored: 'static {
+    type Word: Copy + Default + Send + Sync;
+
+    fn of(value: f64) -> Self::Word;
+    fn array(values: Vec<Self::Word>) -> ArrayData;
 }
 
 impl Stored for f32 {
+    type Word = Self;
+
     fn of(value: f64) -> Self {
         value as Self
     }
@@ -26,6 +31,8 @@ impl Stored for f32 {
 }
 
 impl Stored for f64 {
+    type Word = Self;
+
     fn of(value: f64) -> Self {
         value
     }
@@ -34,20 +41,36 @@ impl Stored for f64 {
     }
 }
 
-/// Bits of IEEE 754 binary16.
-impl Stored for u16 {
-    fn of(value: f64) -> Self {
+/// As its bits.
+impl Stored for f16 {
+    type Word = u16;
+
+    fn of(value: f64) -> u16 {
         operand::half_bits(value)
     }
-    fn array(values: Vec<Self>) -> ArrayData {
+    fn array(values: Vec<u16>) -> ArrayData {
         ArrayData::F16(values.into())
+    }
+}
+
+/// As its bits.
+impl Stored for bf16 {
+    type Word = u16;
+
+    fn of(value: f64) -> u16 {
+        operand::bf16_bits(value)
+    }
+    fn array(values: Vec<u16>) -> ArrayData {
+        ArrayData::Bf16(values.into())
     }
 }
 
 /// Bytes of an array.
 pub fn bytes(array: &ArrayData) -> u64 {
     match array {
-        ArrayData::U16(data) | ArrayData::F16(data) => 2 * data.len() as u64,
+        ArrayData::U16(data) | ArrayData::F16(data) | ArrayData::Bf16(data) => {
+            2 * data.len() as u64
+        }
         ArrayData::U32(data) => 4 * data.len() as u64,
         ArrayData::F32(data) => 4 * data.len() as u64,
         ArrayData::F64(data) => 8 * data.len() as u64,
@@ -84,7 +107,8 @@ pub fn row_groups(matrix: &Csr) -> Option<Vec<u32>> {
 /// Packs whole rows. `None` where places do not fit 16 bits or offsets 32.
 pub fn pack(matrix: &Csr, dtype: Dtype) -> Option<Rows> {
     match dtype {
-        Dtype::F16 => pack_as::<u16>(matrix),
+        Dtype::F16 => pack_as::<f16>(matrix),
+        Dtype::Bf16 => pack_as::<bf16>(matrix),
         Dtype::F32 => pack_as::<f32>(matrix),
         Dtype::F64 => pack_as::<f64>(matrix),
     }
@@ -96,7 +120,7 @@ fn pack_as<T: Stored>(matrix: &Csr) -> Option<Rows> {
     }
     let ptr = row_groups(matrix)?;
     let entries = ptr.last().copied().unwrap_or(0) as usize * GROUP;
-    let (mut cols, mut values) = (vec![0u16; entries], vec![T::default(); entries]);
+    let (mut cols, mut values) = (vec![0u16; entries], vec![T::Word::default(); entries]);
     let (mut cols_left, mut values_left) = (cols.as_mut_slice(), values.as_mut_slice());
     let mut tasks = Vec::new();
     for start in (0..matrix.rows()).step_by(ROWS) {

@@ -6,6 +6,7 @@ use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::spmm::shared::MOST_KEPT;
 use crate::sparse::Csr;
+use half::{bf16, f16};
 use rayon::prelude::*;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -78,14 +79,15 @@ pub fn blockwise(matrix: &Csr, order: &[u32], rows: usize) -> Arc<[u32]> {
 /// Packs the matrix with its rows in an order. `None` if it exceeds 32-bit offsets or `MOST_KEPT` bytes.
 pub fn pack(matrix: &Csr, order: Arc<[u32]>, shape: Shape, dtype: Dtype) -> Option<Packed> {
     match dtype {
-        Dtype::F16 => pack_as::<u16>(matrix, order, shape),
+        Dtype::F16 => pack_as::<f16>(matrix, order, shape),
+        Dtype::Bf16 => pack_as::<bf16>(matrix, order, shape),
         Dtype::F32 => pack_as::<f32>(matrix, order, shape),
         Dtype::F64 => pack_as::<f64>(matrix, order, shape),
     }
 }
 
 fn pack_as<T: Stored>(matrix: &Csr, order: Arc<[u32]>, shape: Shape) -> Option<Packed> {
-    let entry = size_of::<u16>() + size_of::<T>();
+    let entry = size_of::<u16>() + size_of::<T::Word>();
     if (matrix.nnz() * entry) as u64 > MOST_KEPT {
         return None;
     }
@@ -108,7 +110,7 @@ fn pack_as<T: Stored>(matrix: &Csr, order: Arc<[u32]>, shape: Shape) -> Option<P
 }
 
 /// What one task packs: offsets count from its own beginning, and have no last one.
-struct Part<T> {
+struct Part<T: Stored> {
     /// Stages of each row block.
     stages: Vec<u32>,
     /// Columns of each stage.
@@ -117,7 +119,7 @@ struct Part<T> {
     /// Groups of each row of each stage.
     groups: Vec<u32>,
     places: Vec<u16>,
-    values: Vec<T>,
+    values: Vec<T::Word>,
 }
 
 fn join<T: Stored>(parts: Vec<Part<T>>, order: Arc<[u32]>) -> Option<Packed> {
@@ -157,7 +159,7 @@ fn offsets<'a>(counts: impl Iterator<Item = &'a Vec<u32>>) -> Option<Vec<u32>> {
 }
 
 /// One task's tables and what it has packed so far.
-struct Packer<'a, T> {
+struct Packer<'a, T: Stored> {
     matrix: &'a Csr,
     shape: Shape,
     /// The row block, counted from 1, that a column was last seen in; empty where columns are too many for a table.
@@ -262,7 +264,7 @@ impl<'a, T: Stored> Packer<'a, T> {
         }
         let base = self.part.places.len();
         self.part.places.resize(base + total as usize, 0);
-        self.part.values.resize(base + total as usize, T::default());
+        self.part.values.resize(base + total as usize, T::Word::default());
         for (r, &row) in rows.iter().enumerate() {
             let (cols, values) = self.matrix.row(row as usize);
             let (mut stage, mut at) = (u32::MAX, 0);

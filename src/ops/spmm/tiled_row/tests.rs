@@ -74,6 +74,9 @@ fn values(array: &Array) -> Vec<f64> {
         ArrayData::F16(data) => {
             data.iter().map(|&bits| half::f16::from_bits(bits).to_f64()).collect()
         }
+        ArrayData::Bf16(data) => {
+            data.iter().map(|&bits| half::bf16::from_bits(bits).to_f64()).collect()
+        }
         ArrayData::F32(data) => data.iter().map(|&value| value.into()).collect(),
         ArrayData::F64(data) => data.to_vec(),
         _ => panic!("{} holds no values", array.name),
@@ -189,7 +192,13 @@ fn ours(problem: &Spmm) -> Vec<Candidate> {
 fn packed_forms_give_the_oracles_product() {
     let mut walked = std::collections::BTreeMap::<String, usize>::new();
     for matrix in matrices().into_iter().map(Arc::new) {
-        for (n, dtype) in [(3, Dtype::F32), (33, Dtype::F16), (64, Dtype::F32), (8, Dtype::F64)] {
+        for (n, dtype) in [
+            (3, Dtype::F32),
+            (33, Dtype::F16),
+            (33, Dtype::Bf16),
+            (64, Dtype::F32),
+            (8, Dtype::F64),
+        ] {
             let problem = Spmm::new(n, dtype, Layout::Row);
             let b = operand::random(matrix.cols() * n as usize, 7);
             let expected = oracle::spmm(&matrix, &b, &problem);

@@ -5,8 +5,8 @@ use super::prepare::Sync;
 use super::schedule::{Alpha, Schedule, ScheduleOptions};
 use super::transform::{Graph, Merge, Pattern, Permuted};
 use super::{FAMILY, Scheme};
+use crate::domain::Candidate;
 use crate::domain::recipe::{Program, Recipe};
-use crate::domain::{Candidate, Dtype};
 use crate::ops::Refusal;
 use crate::ops::sptrsv::progress::{self, Launch, Order, Supply};
 use crate::ops::sptrsv::{System, no_candidate};
@@ -145,8 +145,8 @@ fn refuse_early(scheme: &Scheme, system: &System) -> Result<(), Refusal> {
     if system.problem.rhs != 1 {
         return refuse(format!("{FAMILY} solves for one right-hand side at a time"));
     }
-    if system.problem.dtype == Dtype::F16 {
-        return refuse(format!("{FAMILY} has no kernels for f16"));
+    if system.problem.dtype.is_half() {
+        return refuse(format!("{FAMILY} has no kernels for {}", system.problem.dtype));
     }
     if rows == 0 || rows > MAX_ROWS {
         return refuse(format!("{rows} rows; {FAMILY} solves systems of 1 to {MAX_ROWS}"));

@@ -11,7 +11,7 @@ use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement}
 use super::transform::{Merge, merges};
 use super::{FAMILY, Scheme, order_name};
 use crate::domain::candidate::WITHOUT;
-use crate::domain::{Candidate, Dtype, Fixed, fixed};
+use crate::domain::{Candidate, Fixed, fixed};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::domain::Domain;
 use crate::search::{Draw, Excess, Removed};
@@ -226,7 +226,7 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
 pub fn lacking(system: &System) -> Option<&'static str> {
     if system.problem.rhs != 1 {
         Some("its schemes solve for one right-hand side at a time")
-    } else if system.problem.dtype == Dtype::F16 || system.triangular.rows() == 0 {
+    } else if system.problem.dtype.is_half() || system.triangular.rows() == 0 {
         Some("only for f32 and f64, and systems with rows")
     } else {
         None

@@ -256,6 +256,8 @@ pub fn reordered(system: &Triangular, levels: &Levels) -> (Vec<usize>, Vec<u32>)
 fn typed(values: impl Iterator<Item = f64>, dtype: Dtype) -> ArrayData {
     match dtype {
         Dtype::F64 => ArrayData::F64(values.collect()),
-        Dtype::F32 | Dtype::F16 => ArrayData::F32(values.map(|value| value as f32).collect()),
+        Dtype::F32 | Dtype::F16 | Dtype::Bf16 => {
+            ArrayData::F32(values.map(|value| value as f32).collect())
+        }
     }
 }

@@ -127,7 +127,7 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
             let double = |value: f64| value.is_finite().then_some(value);
             placed.entries(&slices, entries, double, ArrayData::F64)
         }
-        Dtype::F32 | Dtype::F16 => {
+        Dtype::F32 | Dtype::F16 | Dtype::Bf16 => {
             let single = |value: f64| (value as f32).is_finite().then_some(value as f32);
             placed.entries(&slices, entries, single, ArrayData::F32)
         }

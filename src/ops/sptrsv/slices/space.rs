@@ -141,9 +141,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
             "the unknowns take {work} bytes of shared memory; at most {most} are available"
         ));
     }
-    let capability =
-        system.device.compute_capability.split('.').next().and_then(|s| s.parse().ok());
-    if blocks > 1 && capability.unwrap_or(0) < 9 {
+    if blocks > 1 && system.device.compute_major().unwrap_or(0) < 9 {
         return Err("the device has no clusters".to_owned());
     }
     let plain = scheme.sync == Sync::Sentinel && scheme.take == Take::Spread && scheme.alpha == 0;
