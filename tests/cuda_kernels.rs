@@ -65,7 +65,7 @@ fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
         Spmm { tf32: true, ..plain(Dtype::F32) },
     ];
     let [first, second] = [turn, turn + 3].map(|at| others[at % others.len()]);
-    let half = if turn / 2 % 2 == 0 { Dtype::F16 } else { Dtype::Bf16 };
+    let half = if (turn / 2).is_multiple_of(2) { Dtype::F16 } else { Dtype::Bf16 };
     let wide = Spmm { output: Output::F32, accumulate: turn % 2 == 1, ..plain(half) };
     match std::env::var("SPARSETUNE_KERNELS_OUTPUT").is_ok_and(|named| named == "f32") {
         true => vec![wide, Spmm { accumulate: !wide.accumulate, ..wide }],

@@ -81,6 +81,30 @@ def test_a_transposed_product_needs_no_other_matrix() -> None:
 
 
 @pytest.mark.parametrize("layout", ["row", "col"])
+def test_bfloat16_of_numpy_comes_by_ml_dtypes(layout: str) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    A = random_csr(37, 53, 0.2, dtype="float32")
+    B = operand(53, 5, "float32", layout).astype(bfloat16)
+    f = sparsetune.spmm(A, 5, dtype=bfloat16, layout=layout, tune=False)
+    assert f.problem["dtype"] == "bf16"
+    C = f(B)
+    expected = A @ B.astype("float32")
+    assert C.dtype == bfloat16
+    assert numpy.allclose(C.astype("float32"), expected, rtol=1e-2, atol=1e-2)
+    with pytest.raises(sparsetune.OperandError, match="bfloat16"):
+        f(B.astype("float32"))
+    wide = sparsetune.spmm(A, 5, dtype="bf16", layout=layout, output="f32", tune=False)
+    assert wide(B).dtype == "float32" and numpy.allclose(wide(B), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_without_ml_dtypes_numpy_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    f = sparsetune.spmm(random_csr(7, 5, 0.5, dtype="float32"), 2, dtype="bf16", tune=False)
+    with pytest.raises(sparsetune.OperandError, match="ml_dtypes"):
+        f(operand(5, 2, "float32"))
+
+
+@pytest.mark.parametrize("layout", ["row", "col"])
 def test_a_product_in_half_precision_may_have_a_wider_result(layout: str) -> None:
     A = random_csr(37, 53, 0.2, dtype="float32")
     B = operand(53, 5, "float16", layout)
