@@ -21,7 +21,7 @@ const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
     ("csr_alg3", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG3),
 ];
 
-/// The only algorithm for blocks. Constants for CUDA 12.0, which this engine's are, lack it.
+/// The only algorithm for blocks, which it takes by rows within each. Constants for CUDA 12.0, which this engine's are, lack it.
 const CUSPARSE_SPMM_BSR_ALG1: u32 = 14;
 
 /// One algorithm, set up on the loaded operands. The result of `preprocess` belongs to the algorithm's own matrix descriptor.
@@ -43,7 +43,7 @@ unsafe impl Send for Spmm {}
 unsafe impl Sync for Spmm {}
 
 impl Spmm {
-    /// Creates descriptors and workspace, and runs the algorithm's preprocessing.
+    /// Creates descriptors and workspace, and runs the algorithm's preprocessing if it has one.
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,
@@ -91,7 +91,10 @@ impl Spmm {
         };
         handle.check("cusparseSpMM_bufferSize", status)?;
         spmm.workspace = Some(Buffer::new(context, bytes)?);
-        spmm.run(&factors, "cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
+        // It is for compressed rows alone, and optional.
+        if spmm.blocks.is_none() {
+            spmm.run(&factors, "cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
+        }
         context.synchronize()?;
         Ok(spmm)
     }

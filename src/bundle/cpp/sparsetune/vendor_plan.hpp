@@ -340,9 +340,12 @@ private:
                   library_.get<SpmmSize>("cusparseSpMM_bufferSize")(handle_, 0, 0, one, a_, b_, factors.beta(), c_,
                                                                     compute(), algorithm_, &bytes));
             workspace_ = std::make_unique<Buffer>(context_, bytes);
-            check("cusparseSpMM_preprocess",
-                  library_.get<Spmm>("cusparseSpMM_preprocess")(handle_, 0, 0, one, a_, b_, factors.beta(), c_, compute(),
-                                                                algorithm_, workspace_->address()));
+            // It is for compressed rows alone, and optional.
+            if (blocks_ == nullptr) {
+                check("cusparseSpMM_preprocess",
+                      library_.get<Spmm>("cusparseSpMM_preprocess")(handle_, 0, 0, one, a_, b_, factors.beta(), c_,
+                                                                    compute(), algorithm_, workspace_->address()));
+            }
             spmm_ = library_.get<Spmm>("cusparseSpMM");
         } else if (solves_vector()) {
             check("cusparseSpSV_bufferSize",
