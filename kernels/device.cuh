@@ -15,14 +15,14 @@ __device__ __forceinline__ u32 group_lanes() {
     return kGroup == 32 ? kAllLanes : ((1u << (kGroup % 32)) - 1u) << (threadIdx.x % 32 / kGroup * kGroup);
 }
 
-// Waits until everything that the stream held before this kernel has completed and is visible, then lets the next kernel of
-// the stream be launched, which will wait here likewise: so that its launch costs no time between the two. Without the
-// launch attribute of programmatic stream serialization the wait is over at once. No thread may read or write device memory
-// before this call, nor leave the kernel without it: a kernel that ends early would let the next one pass.
+// Waits until everything that the stream held before this kernel has completed and is visible, so that the launch of this
+// kernel costs no time between the two. Without the launch attribute of programmatic stream serialization the wait is over at
+// once. No thread may read or write device memory before this call. The next kernel is not let in early
+// (`griddepcontrol.launch_dependents`): that gains nothing more where kernels wait here first, and a kernel of others that
+// does not wait would read what this one has not yet written.
 __device__ __forceinline__ void after_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
