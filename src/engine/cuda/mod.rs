@@ -22,6 +22,7 @@ mod nvml;
 pub mod nvrtc;
 mod open;
 mod operands;
+mod overtaking;
 mod own;
 mod places;
 mod plan;

@@ -6,6 +6,7 @@ use super::bsr::Bsr;
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
 use super::launch::refused;
+use super::overtaking::Separator;
 use crate::domain::catalog::vendor::block_size;
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::cusparseSpMMAlg_t;
@@ -35,6 +36,8 @@ pub(super) struct Spmm {
     workspace: Option<Buffer>,
     /// The operand in blocks, where the algorithm takes it so.
     blocks: Option<Bsr>,
+    /// Follows each call, where the library's calls do not wait for each other.
+    separator: Option<Separator>,
 }
 
 // SAFETY: see `Handle`; descriptors are plain host memory of the library.
@@ -70,6 +73,7 @@ impl Spmm {
             algorithm: number,
             workspace: None,
             blocks,
+            separator: None,
         };
         let factors = Factors::of(factors, dtype);
         let mut bytes = 0;
@@ -107,13 +111,23 @@ impl Spmm {
     /// Queues the products that follow on this stream, with these addresses of B and C.
     pub(super) fn aim(&self, stream: CUstream, b: u64, c: u64) -> Result<(), EngineError> {
         self.handle.set_stream(stream)?;
+        if let Some(separator) = &self.separator {
+            separator.aim(stream);
+        }
         self.b.set_dense(b)?;
         self.c.set_dense(c)
     }
 
+    /// From now on something follows each call that the next call cannot pass.
+    pub(super) fn separate(&mut self, context: &Arc<Context>) -> Result<(), EngineError> {
+        self.separator = Some(Separator::new(context)?);
+        Ok(())
+    }
+
     /// Queues one product.
     pub(super) fn enqueue(&self, factors: &Factors) -> Result<(), EngineError> {
-        self.run(factors, "cusparseSpMM", self.handle.library.api.spmm)
+        self.run(factors, "cusparseSpMM", self.handle.library.api.spmm)?;
+        self.separator.as_ref().map_or(Ok(()), Separator::enqueue)
     }
 
     fn run(
@@ -157,6 +171,11 @@ type SpmmFunction = unsafe extern "C" fn(
     u32,
     u64,
 ) -> u32;
+
+/// Whether a version of the library is known whose calls of this algorithm do not wait for each other; see `overtaking`.
+pub(super) fn may_overtake(algorithm: &str) -> bool {
+    matches!(algorithm, "csr_alg3" | "default")
+}
 
 /// The vendor's number of an algorithm's name in recipes.
 fn number(algorithm: &str) -> Result<u32, String> {

@@ -8,6 +8,7 @@ use super::gemm::{self, Gemm};
 use super::launch::refused;
 use super::libraries::{LibraryError, Search};
 use super::operands::{Judge, Loaded};
+use super::overtaking;
 use super::own::OwnKernels;
 use crate::domain::candidate::is_dense_product;
 use crate::domain::recipe::Compiled;
@@ -76,7 +77,14 @@ impl Vendors {
         }
         let set_up = |loaded: &Loaded| match dense {
             true => self.dense(context, own, loaded, algorithm),
-            false => Routine::new(context, handle(&self.cusparse)?, loaded, algorithm),
+            false => {
+                let mut routine =
+                    Routine::new(context, handle(&self.cusparse)?, loaded, algorithm)?;
+                if let Routine::Product(spmm) = &mut routine {
+                    overtaking::keep_in_order(context, own, loaded, spmm, algorithm)?;
+                }
+                Ok(routine)
+            }
         };
         let routine = match set_up(loaded) {
             Err(EngineError::OutOfMemory(_)) => {

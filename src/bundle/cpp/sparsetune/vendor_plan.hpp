@@ -172,6 +172,9 @@ public:
         } else if (!plan_.vendor.solves) {
             check("cusparseSpMM", spmm_(handle_, 0, 0, factors.alpha(), a_, b_, factors.beta(), c_, compute(), algorithm_,
                                         workspace_->address()));
+            if (separator_ != nullptr) {
+                separator_->fill(0, call.stream);
+            }
         } else if (solves_vector()) {
             check("cusparseSpSV_solve", solve_vector_(handle_, operation(), factors.alpha(), a_, b_, c_, data(), 0, solve_));
         } else {
@@ -347,6 +350,9 @@ private:
                                                                     compute(), algorithm_, workspace_->address()));
             }
             spmm_ = library_.get<Spmm>("cusparseSpMM");
+            if (algorithm_ == 12 || algorithm_ == 0) {
+                separator_ = std::make_unique<Buffer>(context_, 4);
+            }
         } else if (solves_vector()) {
             check("cusparseSpSV_bufferSize",
                   library_.get<VectorSize>("cusparseSpSV_bufferSize")(handle_, operation(), one, a_, b_, c_, data(), 0,
@@ -400,6 +406,9 @@ private:
     int (*set_values_)(Handle, Address) = nullptr;
     std::unique_ptr<Blocks> blocks_;
     Spmm* spmm_ = nullptr;
+    // A word that is filled after each call: in some versions, calls of this algorithm that follow each other do not wait
+    // for each other, and the second reads what the first has not yet written.
+    std::unique_ptr<Buffer> separator_;
     Spmv* spmv_ = nullptr;
     Vector* solve_vector_ = nullptr;
     Matrix* solve_matrix_ = nullptr;

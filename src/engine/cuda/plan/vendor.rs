@@ -4,6 +4,7 @@ use super::super::baseline::{Csr, Factors, Routine, Work};
 use super::super::context::{Buffer, Context};
 use super::super::gemm::Gemm;
 use super::super::launch::refused;
+use super::super::spmm::may_overtake;
 use super::super::spsv::Spsv;
 use super::arrays::Arrays;
 use super::bind::Call;
@@ -113,7 +114,14 @@ impl VendorCall {
             }
             _ => Err(refused(format!("`{algorithm}` does not solve `{}`", self.problem))),
         };
-        self.routine = Some(routine.map_err(|error| self.lacking(error))?);
+        let mut routine = routine.map_err(|error| self.lacking(error))?;
+        // Whether this version's calls wait for each other was not tried.
+        if let Routine::Product(spmm) = &mut routine
+            && may_overtake(algorithm)
+        {
+            spmm.separate(context)?;
+        }
+        self.routine = Some(routine);
         Ok(())
     }
 
