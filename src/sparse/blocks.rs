@@ -71,7 +71,7 @@ pub fn fill(matrix: &Csr, size: usize) -> Option<f64> {
     (matrix.nnz() > 0).then(|| stored / matrix.nnz() as f64)
 }
 
-/// Linear in the nonzeros: each part of the rows marks the block columns that it has seen.
+/// Its memory is bounded by the nonzeros, however many columns there are.
 fn pattern<'a>(
     [rows, cols]: [usize; 2],
     size: usize,
@@ -80,27 +80,27 @@ fn pattern<'a>(
     if size == 0 || rows % size != 0 || cols % size != 0 {
         return None;
     }
-    let (block_rows, block_cols) = (rows / size, cols / size);
+    let block_rows = rows / size;
     let each = block_rows.div_ceil(2 * rayon::current_num_threads()).max(1);
     let starts: Vec<usize> = (0..block_rows).step_by(each).collect();
     let parts: Vec<(Vec<u32>, Vec<u32>)> = starts
         .into_par_iter()
         .map(|start| {
-            let mut seen = vec![u32::MAX; block_cols];
             let (mut counts, mut found) = (Vec::with_capacity(each), Vec::new());
+            let mut own: Vec<u32> = Vec::new();
             for block_row in start..block_rows.min(start + each) {
-                let first = found.len();
+                own.clear();
                 for row in block_row * size..(block_row + 1) * size {
-                    for &col in columns(row) {
-                        let mark = &mut seen[col as usize / size];
-                        if *mark != block_row as u32 {
-                            *mark = block_row as u32;
-                            found.push(col / size as u32);
+                    for block_col in columns(row).iter().map(|&col| col / size as u32) {
+                        if own.last() != Some(&block_col) {
+                            own.push(block_col);
                         }
                     }
                 }
-                found[first..].sort_unstable();
-                counts.push((found.len() - first) as u32);
+                own.sort_unstable();
+                own.dedup();
+                counts.push(own.len() as u32);
+                found.extend_from_slice(&own);
             }
             (counts, found)
         })
