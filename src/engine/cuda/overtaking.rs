@@ -69,19 +69,16 @@ pub(super) fn keep_in_order(
     }
     let tried = overtakes(context, own, &Work::of(loaded), spmm);
     spmm.aim(context.stream, loaded.b.pointer, loaded.c.pointer)?;
-    let separate = match tried {
-        Ok(overtakes) => overtakes,
-        Err(EngineError::OutOfMemory(_)) => true,
+    let why = match tried {
+        Ok(false) => return Ok(()),
+        Ok(true) => "calls of this routine do not wait for each other",
+        Err(EngineError::OutOfMemory(_)) => {
+            "there is no memory to try whether calls of this routine wait for each other"
+        }
         Err(error) => return Err(error),
     };
-    if separate {
-        tracing::warn!(
-            algorithm,
-            "calls of this routine do not wait for each other; they are separated"
-        );
-        spmm.separate(context)?;
-    }
-    Ok(())
+    tracing::warn!(algorithm, "{why}; they are separated");
+    spmm.separate(context)
 }
 
 /// Whether the second of two calls in a row, which multiplies what the first writes, read what was there before.
@@ -92,30 +89,37 @@ fn overtakes(
     spmm: &Spmm,
 ) -> Result<bool, EngineError> {
     let dtype = work.csr.dtype;
-    let bytes = |rows: usize| (rows * work.n * dtype.bytes() as usize).next_multiple_of(4);
+    let bytes = |rows: usize| rows * work.n * dtype.bytes() as usize;
     let (written, read) = (bytes(work.csr.rows), bytes(work.csr.cols));
-    let between = Buffer::new(context, written.max(read))?;
-    let output = Buffer::new(context, written)?;
-    // What the first call does not write of the second one's operand.
-    context.fill(between.pointer, 0, between.bytes / 4)?;
+    let between = Buffer::new(context, written.max(read).next_multiple_of(4))?;
+    let output = Buffer::new(context, written.next_multiple_of(4))?;
+    // What the first call does not write of the second one's operand, and the half word behind an odd number of elements.
+    for buffer in [&between, &output] {
+        context.fill(buffer.pointer, 0, buffer.bytes / 4)?;
+    }
     let flag = HostFlag::new(context)?;
     let gate = Launch::own(context, &own.gate, 1, 1, vec![flag.address(), GATE_NS]);
     let factors = Factors::of([1.0, 0.0], dtype);
+    let calls = [(work.b, between.pointer), (between.pointer, output.pointer)];
+    let queue = |(b, c): (u64, u64)| {
+        spmm.aim(context.stream, b, c)?;
+        spmm.enqueue(&factors)
+    };
     for _ in 0..TRIES {
         context.fill(between.pointer, POISON, written / 4)?;
         context.synchronize()?;
         flag.set(0);
         gate.enqueue()?;
-        let calls = [(work.b, between.pointer), (between.pointer, output.pointer)];
-        let queued = calls.into_iter().try_for_each(|(b, c)| {
-            spmm.aim(context.stream, b, c)?;
-            spmm.enqueue(&factors)
-        });
+        let queued = calls.into_iter().try_for_each(queue);
         flag.set(1);
         queued?;
         context.synchronize()?;
         if holds_nan(&output, dtype)? {
-            return Ok(true);
+            // Unless the product of a product is NaN by itself, as sums beyond the range may be.
+            calls
+                .into_iter()
+                .try_for_each(|call| queue(call).and_then(|()| context.synchronize()))?;
+            return Ok(!holds_nan(&output, dtype)?);
         }
     }
     Ok(false)
