@@ -35,7 +35,7 @@ pub(super) struct Spmm {
     algorithm: u32,
     workspace: Option<Buffer>,
     /// The operand in blocks, where the algorithm takes it so.
-    blocks: Option<Bsr>,
+    blocks: Option<Box<Bsr>>,
     /// Follows each call, where the library's calls do not wait for each other.
     separator: Option<Separator>,
 }
@@ -58,7 +58,7 @@ impl Spmm {
         let dtype = work.csr.dtype;
         let blocks = match block_size(algorithm) {
             None => None,
-            Some(size) => Some(Bsr::new(context, &work.csr, size)?),
+            Some(size) => Some(Box::new(Bsr::new(context, &work.csr, size)?)),
         };
         let a = match &blocks {
             None => work.csr.describe(handle)?,
@@ -105,7 +105,7 @@ impl Spmm {
 
     /// The operand in blocks, where the algorithm takes it so.
     pub(super) fn blocks(&self) -> Option<&Bsr> {
-        self.blocks.as_ref()
+        self.blocks.as_deref()
     }
 
     /// Queues the products that follow on this stream, with these addresses of B and C.
