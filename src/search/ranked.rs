@@ -26,8 +26,8 @@ pub struct First {
     /// Candidates that an earlier attempt tried, in its order: they are handed out again, so that their outcomes are
     /// observed, and count as trials.
     pub before: Vec<Candidate>,
-    /// Warm start: candidates that won on similar matrices. They are tried first, and count as trials, if they are among the
-    /// scored.
+    /// Warm start: candidates that won on similar matrices, or that another model would try. They are tried first, and count as
+    /// trials, if they are among the scored.
     pub warm: Vec<Candidate>,
 }
 
@@ -80,7 +80,7 @@ pub fn top(
     queue.extend(together(fresh, preparation));
     let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
     step.detail = Some(
-        "the candidates that the learned model ranks first, and those that won on similar matrices"
+        "the candidates that the learned model ranks first, those that won on similar matrices, and the analytic model's best"
             .to_owned(),
     );
     Ranked { selector: InOrder::of(queue), step }

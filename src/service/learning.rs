@@ -175,6 +175,48 @@ impl Service {
         Ok(None)
     }
 
+    /// The model that a training of this scope may start from, and is compared with, since it saw no measurement of this store:
+    /// the scope's active one, or what that was continued from, if it was trained elsewhere, as those that ship; else the
+    /// nearest other class's ([`Self::nearest_model`]).
+    pub async fn lender(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
+        if let Some(Ranker::Own(model)) = self.active_model(scope).await?
+            && let Some(elsewhere) = self.from_elsewhere(model).await?
+        {
+            return Ok(Some(elsewhere));
+        }
+        self.nearest_model(scope).await
+    }
+
+    /// The first among a model and those it was continued from, one after another and all of its scope, that no training of this
+    /// store made.
+    async fn from_elsewhere(&self, model: Arc<ActiveModel>) -> Result<Option<Arc<ActiveModel>>> {
+        let store = &self.inner.store;
+        let mut card = model.card.clone();
+        let mut met = HashSet::new();
+        while met.insert(card.id.clone()) {
+            let here = match &card.training {
+                Some(training) => store.training(training).await?.is_some(),
+                None => false,
+            };
+            if !here && card.id == model.card.id {
+                return Ok(Some(model));
+            }
+            if !here {
+                return match fits(&card) {
+                    true => self.read_model(&card.scope, &card.id).await,
+                    false => Ok(None),
+                };
+            }
+            let Some(before) = &card.started_from else { return Ok(None) };
+            let before = store.learned_model(before).await?;
+            let Some(before) = before.filter(|before| before.scope == card.scope) else {
+                return Ok(None);
+            };
+            card = before;
+        }
+        Ok(None)
+    }
+
     /// Whether a model was continued, over however many steps, from one of this scope, or from one that is unknown here.
     async fn descends_from(&self, model: &LearnedModel, scope: &Scope) -> Result<bool> {
         let mut before = model.started_from.clone();

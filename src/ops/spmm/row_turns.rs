@@ -13,7 +13,7 @@ use super::text;
 use super::walk::{self, Bound, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{CudaProgram, Program, Step};
-use crate::domain::{Candidate, Layout, Spmm};
+use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number};
@@ -28,6 +28,9 @@ pub const TURNS: &str = "turns";
 /// Gain in reuse within L1 of a block whose groups take several rows in turn, as a factor of what rows near each other
 /// share: on an H100 such kernels took 0.92 to 0.97 of the time of those with a row a group on grids and bands.
 const REUSE_GAIN: f64 = 1.1;
+
+/// Entries over distinct columns among 64 consecutive rows, from which rows in turn are tried.
+const SHARING: f64 = 1.1;
 
 pub struct RowTurns;
 
@@ -128,7 +131,7 @@ impl SpmmKernel for RowTurn {
     }
 
     /// Rows that have nothing in common gain nothing by following each other.
-    fn applies(&self, seen: &Inspection, _: &crate::domain::Device) -> bool {
+    fn applies(&self, seen: &Inspection, _: &Device) -> bool {
         seen.locality_in(self.walk.order).near >= SHARING
     }
 
@@ -154,6 +157,3 @@ impl SpmmKernel for RowTurn {
         Ok(Lowered { arrays, ms, ..Lowered::bare(Program::Cuda(program)) })
     }
 }
-
-/// Entries over distinct columns among 64 consecutive rows, from which rows in turn are tried.
-const SHARING: f64 = 1.1;

@@ -120,7 +120,7 @@ impl Trainer {
         );
         handle.stage(TrainingStage::Judging, story);
         let (shared_handle, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
-        let lender = service.nearest_model(scope).await.map_err(halted)?;
+        let lender = service.lender(scope).await.map_err(halted)?;
         let lent = lender.as_ref().map(|lender| lender.card.id.clone());
         let train = move || {
             lesson::train_best(&data, &corrected, &of, seed, lender.as_deref(), &shared_handle)

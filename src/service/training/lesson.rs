@@ -72,7 +72,7 @@ fn ten(shared: &[String]) -> (Vec<u16>, Vec<u16>) {
 }
 
 /// Cross-validates the operation's learners, then trains the best. `corrected` are the rows of each group that a search
-/// without a learned model would try; `lender` is the model of the nearest class of device. Deterministic for given data and seed.
+/// without a learned model would try; `lender` is a model that saw none of the data: the class's own of elsewhere, or the nearest class's. Deterministic for given data and seed.
 pub(super) fn train_best(
     data: &Dataset,
     corrected: &[Vec<usize>],

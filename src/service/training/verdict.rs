@@ -8,7 +8,8 @@ use crate::service::Ranker;
 /// The name of the analytic model among rankers.
 const ANALYTIC: &str = "analytic";
 
-/// Its name among rankers: the active model of the nearest class of device, which ranks where the class has none.
+/// The name among rankers of a model that saw none of the measurements: the class's own that was trained elsewhere, as those that
+/// ship, or that of the nearest class of device, which ranks where the class has none.
 pub(super) const BORROWED: &str = "borrowed";
 
 /// A new model replaces the active one even if it is worse by this much: the two were evaluated on different data, so
@@ -65,9 +66,9 @@ pub(super) fn chosen_otherwise(newest: Option<&Activation>, ranks: bool) -> Resu
 /// is the better of the plain analytic ranking and the ranked search without a learned model, which corrects
 /// predictions during the search ([`CORRECTED`]). The active model was trained on part of the new one's data, so
 /// evaluating it on that data would favour it; its own evaluation at K = 10 from when it was trained, minus [`MARGIN`],
-/// is used instead. A borrowed model saw none of the measurements, so the `lender` was evaluated on all of them ([`BORROWED`]),
-/// and where it ranks now the new model must choose better by the sum that learners are compared by. If another one ranks by
-/// now, there is nothing to compare with.
+/// is used instead. The `lender` saw none of the measurements, so it was evaluated on all of them ([`BORROWED`]), and where it
+/// ranks now the new model must choose better by the sum that learners are compared by. If another class's model ranks that is
+/// not the lender, there is nothing to compare with.
 pub(super) fn better(
     quality: &HeldOut,
     learner: Learner,
@@ -95,27 +96,24 @@ pub(super) fn better(
         let why = "it does not choose better than the analytic model's corrected search";
         return Err(format!("{why}: {figures}"));
     }
-    match in_use {
-        None => Ok(figures),
-        Some(Ranker::Own(used)) => better_than_own(new_10, &used.card).map(|()| figures),
-        Some(Ranker::Borrowed(lent)) => {
-            let compared = at(BORROWED).filter(|_| lender == Some(&lent.card.id));
-            let Some((lent_1, lent_10)) = compared else {
-                return Err("it was not compared with the borrowed model in use".to_owned());
-            };
-            figures.push_str(&format!(
-                "; {}, borrowed from {}: {lent_1:.3} and {lent_10:.3}",
-                lent.card.id, lent.card.scope.device_class
-            ));
-            match new_1 + new_10 > lent_1 + lent_10 {
-                true => Ok(figures),
-                false => {
-                    let why = "it does not choose better than the borrowed model in use";
-                    Err(format!("{why}: {figures}"))
-                }
+    let Some(in_use) = in_use else { return Ok(figures) };
+    let compared = at(BORROWED).filter(|_| lender == Some(&in_use.card().id));
+    let Some((lent_1, lent_10)) = compared else {
+        return match in_use {
+            Ranker::Own(used) => better_than_own(new_10, &used.card).map(|()| figures),
+            Ranker::Borrowed(_) => {
+                Err("it was not compared with the borrowed model in use".to_owned())
             }
-        }
+        };
+    };
+    let from = in_use.borrowed_from().map(|class| format!(", borrowed from {class}"));
+    let (from, borrowed) = (from.unwrap_or_default(), in_use.borrowed_from().is_some());
+    figures.push_str(&format!("; {}{from}: {lent_1:.3} and {lent_10:.3}", in_use.card().id));
+    if new_1 + new_10 > lent_1 + lent_10 {
+        return Ok(figures);
     }
+    let which = if borrowed { "borrowed model" } else { "model" };
+    Err(format!("it does not choose better than the {which} in use: {figures}"))
 }
 
 /// Against the class's own model in use, by its evaluation from when it was trained.

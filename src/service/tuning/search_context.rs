@@ -28,6 +28,8 @@ pub(super) struct SearchContext {
     /// The ranking model: the analytic model's name, or the id of the learned model.
     pub model: String,
     pub learned: Option<Ranker>,
+    /// What the analytic model would try first, where a learned one ranks.
+    pub second_opinion: Vec<Candidate>,
     /// Tried with every strategy: vendor routines, and hostile candidates in tests of the service.
     pub always: Vec<Candidate>,
     pub quarantined: HashSet<CandidateId>,
@@ -86,6 +88,7 @@ impl Session<'_> {
             own: named.map(|((candidate, _), own)| (candidate.id(), own.clone())).collect(),
             model: space.model.to_owned(),
             learned,
+            second_opinion: Vec::new(),
             funnel: space.pruned.funnel.clone(),
             always: self.always(&space),
             space,
