@@ -243,6 +243,9 @@ pub(super) mod tests {
         start("own", here.clone()).await;
         assert_eq!(ranks().await, of("own", false));
         assert_eq!(nearest().await.card.id.0, "near", "the nearest is another class's");
+        // It was trained elsewhere, so that a training here may start from it.
+        let lender = async || service.lender(&here).await.unwrap().unwrap().card.id.0.clone();
+        assert_eq!(lender().await, "own");
         // Somebody decided that no model ranks: none is borrowed either.
         assert_eq!(service.roll_back(&here).await.unwrap().model, None);
         assert_eq!(ranks().await, None);

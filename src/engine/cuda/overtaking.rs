@@ -11,7 +11,7 @@ use super::context::{Buffer, Context, HostFlag};
 use super::launch::Launch;
 use super::operands::{Loaded, POISON};
 use super::own::OwnKernels;
-use super::spmm::Spmm;
+use super::spmm::{Spmm, may_overtake};
 use crate::domain::Dtype;
 use crate::engine::EngineError;
 use cudarc::driver::sys::CUstream;
@@ -55,8 +55,9 @@ impl Separator {
     }
 }
 
-/// Tries whether calls keep their order, and separates them if not. Where the second call cannot take the first one's output,
-/// because its elements have another type, the order is not tried; where there is no memory to try it, calls are separated.
+/// Tries whether calls keep their order, and separates them if not. Where it cannot be tried, since the second call cannot take
+/// the first one's output, whose elements have another type, calls of algorithms that are known for it are separated; where
+/// there is no memory to try it, all are.
 pub(super) fn keep_in_order(
     context: &Arc<Context>,
     own: &OwnKernels,
@@ -64,8 +65,11 @@ pub(super) fn keep_in_order(
     spmm: &mut Spmm,
     algorithm: &str,
 ) -> Result<(), EngineError> {
-    if loaded.dtype != loaded.result || loaded.nnz == 0 {
+    if loaded.nnz == 0 {
         return Ok(());
+    }
+    if loaded.dtype != loaded.result {
+        return if may_overtake(algorithm) { spmm.separate(context) } else { Ok(()) };
     }
     let tried = overtakes(context, own, &Work::of(loaded), spmm);
     spmm.aim(context.stream, loaded.b.pointer, loaded.c.pointer)?;
