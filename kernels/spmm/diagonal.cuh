@@ -15,9 +15,10 @@ __device__ __forceinline__ void tensor_product(float (&sum)[4], u32 dense, u32 d
 
 template <>
 __device__ __forceinline__ void tensor_product<Brain>(float (&sum)[4], u32 dense, u32 dense_below, u32 sparse) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(dense), "r"(dense_below), "r"(sparse));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(dense), "r"(dense_below), "r"(sparse));
 }
 
 template <>
@@ -95,7 +96,7 @@ struct Products {
 #pragma unroll
         for (int m = 0; m < kWidth / 2; ++m) {
             tensor_product<T>(sum[m], __byte_perm(low.word[m], high.word[m], 0x5410),
-                           __byte_perm(low.word[m], high.word[m], 0x7632), values);
+                              __byte_perm(low.word[m], high.word[m], 0x7632), values);
         }
     }
 };

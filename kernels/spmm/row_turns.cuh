@@ -15,7 +15,8 @@ __device__ __forceinline__ void row_turns(const u32* __restrict__ row_ptr, const
                                           const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
                                           const u32* __restrict__ order, u32 rows, u32 n, u32 turns,
                                           const Scale<Result, Config::kAccumulate>& scale) {
-    static_assert(Config::kOut != Output::kColumns, "columns pass through shared memory, which the next turn would overwrite");
+    static_assert(Config::kOut != Output::kColumns,
+                  "columns pass through shared memory, which the next turn would overwrite");
     for (u32 turn = 0; turn < turns; ++turn) {
         row_split<Config>(blockIdx.x * turns + turn, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, ~0u,
                           scale);

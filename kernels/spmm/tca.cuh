@@ -244,8 +244,8 @@ __device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands
     if constexpr (Config::kShared) {
         // A group's warps follow each other in the block, so its first warp names its barrier; 0 stays __syncthreads'.
         const u32 member = task.part % kEights, first = threadIdx.x / 32 - member;
-        using Walk = SharedWalk<kEights, Config::kAligned, typename Config::Value, typename Config::Result,
-                                Config::kAccumulate>;
+        using Walk =
+            SharedWalk<kEights, Config::kAligned, typename Config::Value, typename Config::Result, Config::kAccumulate>;
         Walk{buffer + first * 128, collected, member, first + 1}.run(task, of);
     } else {
         walk_registers<kEights, Config::kWidth, Config::kAligned>(task, of);

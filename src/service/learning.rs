@@ -180,7 +180,7 @@ impl Service {
     /// nearest other class's ([`Self::nearest_model`]).
     pub async fn lender(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
         if let Some(Ranker::Own(model)) = self.active_model(scope).await?
-            && let Some(elsewhere) = self.from_elsewhere(model).await?
+            && let Some(elsewhere) = self.trained_elsewhere(model).await?
         {
             return Ok(Some(elsewhere));
         }
@@ -189,7 +189,7 @@ impl Service {
 
     /// The first among a model and those it was continued from, one after another and all of its scope, that no training of this
     /// store made.
-    async fn from_elsewhere(&self, model: Arc<ActiveModel>) -> Result<Option<Arc<ActiveModel>>> {
+    async fn trained_elsewhere(&self, model: Arc<ActiveModel>) -> Result<Option<Arc<ActiveModel>>> {
         let store = &self.inner.store;
         let mut card = model.card.clone();
         let mut met = HashSet::new();
