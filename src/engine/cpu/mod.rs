@@ -201,7 +201,7 @@ impl Engine for CpuEngine {
                 break;
             }
             let sample = session.sample(&prepared, calls)?;
-            spent_us += sample * f64::from(calls);
+            spent_us += sample * f64::from(calls + lead(calls));
             samples.push(sample);
         }
         summary(samples, clock)

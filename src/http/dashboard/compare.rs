@@ -10,7 +10,7 @@ use super::matrix::plan_row::library;
 use super::matrix::{MOST_PLANS, size, stored};
 use super::pictures::comparison::Comparison;
 use super::shell::{Place, Shell, html};
-use crate::domain::{Digest, Matrix, Plan};
+use crate::domain::{Clock, Digest, Matrix, Plan};
 use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Query;
@@ -20,6 +20,13 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use std::collections::HashSet;
+
+/// The clock by which all of these that were measured have a time: times by different ones are not compared.
+fn common(plans: &[&Plan]) -> Option<Clock> {
+    let read = |plan: &Plan, clock| plan.measured.is_none() || plan.median_by(clock).is_some();
+    let all = |clock: &Clock| plans.iter().all(|plan| read(plan, *clock));
+    [Clock::Pipelined, Clock::Isolated].into_iter().find(all)
+}
 
 /// Maximum number of matrices in the picker.
 const LISTED: u32 = 20;

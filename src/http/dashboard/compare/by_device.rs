@@ -1,6 +1,7 @@
 //! A matrix across devices: one row per problem, one column per device class.
 
-use crate::domain::{Clock, DeviceClass, Digest, Op, Plan};
+use super::common;
+use crate::domain::{DeviceClass, Digest, Op, Plan};
 use crate::http::dashboard::bound;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
@@ -54,13 +55,6 @@ fn size(answers: &[&Plan]) -> Option<(Op, u32)> {
     Some((problem.op(), problem.columns()))
 }
 
-/// The clock by which all that were measured have a time: times by different ones are not compared.
-fn common(answers: &[&Plan]) -> Option<Clock> {
-    let read = |plan: &&&Plan, clock| plan.measured.is_none() || plan.median_by(clock).is_some();
-    let all = |clock: &Clock| answers.iter().all(|plan| read(&plan, *clock));
-    [Clock::Pipelined, Clock::Isolated].into_iter().find(all)
-}
-
 pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
     let row = |(problem, answers): (String, Vec<&Plan>)| {
         let clock = common(&answers);
@@ -81,11 +75,12 @@ pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
 pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
     let group = |(name, mut answers): (String, Vec<&Plan>)| {
         answers.sort_by_key(|plan| plan.device.class());
+        let clock = common(&answers);
         let timed = answers.into_iter().filter_map(|plan| {
             Some(Timed {
                 label: class_words(&plan.device),
-                us: plan.median_us()?,
-                vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us),
+                us: plan.median_by(clock?)?,
+                vendor_us: plan.baseline_by(clock?),
                 bound_us: plan.limit.us,
                 bound: bound::time_name(plan.limit.bound),
             })

@@ -1,6 +1,7 @@
 //! A matrix on one device class: all its problems, in figures that are independent of the number of columns.
 
-use crate::domain::{DeviceClass, Matrix, Plan};
+use super::common;
+use crate::domain::{Clock, DeviceClass, Matrix, Plan};
 use crate::http::dashboard::bound;
 use crate::http::dashboard::format;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, question};
@@ -24,21 +25,26 @@ pub fn chosen<'a>(plans: &'a [Plan], class: &DeviceClass) -> Vec<&'a Plan> {
 }
 
 pub fn rows(plans: &[&Plan], matrix: &Matrix) -> Vec<Row> {
-    let rates: Vec<Option<f64>> = plans.iter().map(|plan| gflops(plan, matrix)).collect();
+    let clock = common(plans);
+    let rates: Vec<Option<f64>> = plans.iter().map(|plan| gflops(plan, clock, matrix)).collect();
     let highest = rates.iter().flatten().copied().reduce(f64::max);
     let row = |(plan, rate): (&&Plan, &Option<f64>)| Row {
         plan: PlanRow::of(plan, &matrix.digest),
-        column_time: told(plan, |us| format::micros(us / columns(plan))),
+        column_time: told(plan, clock, |us| format::micros(us / columns(plan))),
         gflops: rate.map(format::digits),
-        gbps: told(plan, |us| format::digits(plan.limit.bytes as f64 / (us * 1e3))),
+        gbps: told(plan, clock, |us| format::digits(plan.limit.bytes as f64 / (us * 1e3))),
         best: plans.len() > 1 && rate.is_some() && *rate == highest,
     };
     plans.iter().zip(&rates).map(row).collect()
 }
 
-/// A figure derived from the measured time.
-fn told(plan: &Plan, figure: impl Fn(f64) -> String) -> String {
-    plan.median_us().map_or_else(|| "not measured".to_owned(), figure)
+/// A figure derived from the time by this clock.
+fn told(plan: &Plan, clock: Option<Clock>, figure: impl Fn(f64) -> String) -> String {
+    match clock.and_then(|clock| plan.median_by(clock)) {
+        Some(us) => figure(us),
+        None if plan.is_predicted() => "not measured".to_owned(),
+        None => "by another clock".to_owned(),
+    }
 }
 
 fn columns(plan: &Plan) -> f64 {
@@ -46,19 +52,20 @@ fn columns(plan: &Plan) -> f64 {
 }
 
 /// A multiplication and an addition for each entry and column, divided by the time.
-fn gflops(plan: &Plan, matrix: &Matrix) -> Option<f64> {
+fn gflops(plan: &Plan, clock: Option<Clock>, matrix: &Matrix) -> Option<f64> {
     let flops = 2.0 * plan.problem.entries(matrix)? as f64 * columns(plan);
-    Some(flops / (plan.median_us()? * 1e3))
+    Some(flops / (plan.median_by(clock?)? * 1e3))
 }
 
 /// One bar per problem: the time per column.
 pub fn picture(plans: &[&Plan], name: &str) -> Option<Comparison> {
+    let clock = common(plans);
     let timed = |plan: &&Plan| {
         let columns = columns(plan);
         Some(Timed {
             label: question(plan),
-            us: plan.median_us()? / columns,
-            vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us / columns),
+            us: plan.median_by(clock?)? / columns,
+            vendor_us: plan.baseline_by(clock?).map(|us| us / columns),
             bound_us: plan.limit.us / columns,
             bound: bound::time_name(plan.limit.bound),
         })
@@ -102,11 +109,23 @@ mod tests {
     #[test]
     fn arithmetic_follows_the_formulas() {
         let product = plan(json!({"op": "spmm", "n": 32}), 8.0);
-        assert_eq!(gflops(&product, &matrix()), Some(8.0), "2 x 1000 x 32 / 8 us");
-        assert_eq!(gflops(&solve("lower"), &matrix()), Some(1.2), "2 x 300 x 2 / 1 us");
-        assert_eq!(gflops(&solve("upper"), &matrix()), Some(2.84), "of 1000 + 10 - 300");
+        assert_eq!(
+            gflops(&product, Some(Clock::Isolated), &matrix()),
+            Some(8.0),
+            "2 x 1000 x 32 / 8 us"
+        );
+        assert_eq!(
+            gflops(&solve("lower"), Some(Clock::Isolated), &matrix()),
+            Some(1.2),
+            "2 x 300 x 2 / 1 us"
+        );
+        assert_eq!(
+            gflops(&solve("upper"), Some(Clock::Isolated), &matrix()),
+            Some(2.84),
+            "of 1000 + 10 - 300"
+        );
         let holes = Matrix { has_full_diagonal: false, ..matrix() };
-        assert_eq!(gflops(&solve("upper"), &holes), None);
+        assert_eq!(gflops(&solve("upper"), Some(Clock::Isolated), &holes), None);
     }
 
     #[test]
