@@ -37,6 +37,7 @@ pub fn told(plan: &Plan, matrix: Option<&Matrix>, trials: &[Answer<Trial>]) -> S
         tie: plan.tie,
         runner_up: plan.runner_up.as_ref().map(|one| (one.candidate.to_string(), one.median_us)),
         baseline: plan.baseline.as_ref(),
+        no_baseline: plan.no_baseline.as_deref(),
         speedup: plan.speedup,
         limit: &plan.limit,
         predicted: plan.predicted.as_ref().map(|said| (said.model.as_str(), said.median_us)),

@@ -17,6 +17,7 @@ pub mod logging;
 mod lookup;
 mod models;
 mod problem;
+mod quarantine;
 mod quickstart;
 mod ready;
 pub mod serve;
@@ -75,6 +76,8 @@ enum Command {
     Train(train::TrainArgs),
     /// List a server's learned models, and activate or roll back
     Models(models::ModelsArgs),
+    /// List the candidates that a server no longer tries because they hung or crashed, and let them be tried again
+    Quarantine(quarantine::QuarantineArgs),
     /// Submit a matrix to a server for tuning
     Submit(submit::SubmitArgs),
     /// Look up a plan by a matrix's digest
@@ -189,6 +192,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Worker(args) => on_all_cores(worker::run(args)),
         Command::Train(args) => on_all_cores(train::run(args)),
         Command::Models(args) => on_one_core(models::run(args)),
+        Command::Quarantine(args) => on_one_core(quarantine::run(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),
         Command::Ready(args) => on_one_core(ready::run(args)),

@@ -122,7 +122,10 @@ pub fn plan(plan: &Plan) -> String {
             us(baseline.median_us)
         ),
         _ if plan.measured.is_none() => "vendor   not measured".to_owned(),
-        _ => "vendor   no routine of the vendor's ran here".to_owned(),
+        _ => match &plan.no_baseline {
+            Some(why) => format!("vendor   no baseline: {why}"),
+            None => "vendor   no routine of the vendor's ran here".to_owned(),
+        },
     });
     lines.extend(other_clock(plan));
     lines.push(limit(plan));

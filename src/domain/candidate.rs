@@ -32,6 +32,18 @@ pub enum Param {
 #[serde(transparent)]
 pub struct CandidateId(pub String);
 
+/// Names an entry of the quarantine: 16 hexadecimal digits of the BLAKE3 hash of device class, kernel text and candidate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct QuarantineId(pub String);
+
+impl fmt::Display for QuarantineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl Candidate {
     pub fn new(family: &str) -> Self {
         Self { family: family.to_owned(), params: BTreeMap::new() }

@@ -26,7 +26,7 @@ pub mod training;
 pub mod trial;
 pub mod work;
 
-pub use candidate::{Candidate, CandidateId, Param};
+pub use candidate::{Candidate, CandidateId, Param, QuarantineId};
 pub use catalog::operation::Op;
 pub use clock::{Clock, ClockTime, Clocks};
 pub use device::{Device, DeviceClass, DeviceId, DeviceKind, LibraryFile};

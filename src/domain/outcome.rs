@@ -119,6 +119,18 @@ impl Outcome {
         }
     }
 
+    /// What a failed trial says of itself.
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Self::Measured { .. } => None,
+            Self::CompileFailed { detail }
+            | Self::Refused { detail }
+            | Self::Wrong { detail, .. }
+            | Self::TimedOut { detail, .. }
+            | Self::Crashed { detail } => Some(detail),
+        }
+    }
+
     /// The median in microseconds, if measured.
     pub fn median_us(&self) -> Option<f64> {
         match self {

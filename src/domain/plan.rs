@@ -68,6 +68,9 @@ pub struct Plan {
     pub tie: bool,
     pub runner_up: Option<RunnerUp>,
     pub baseline: Option<Baseline>,
+    /// Why a measured plan has no baseline, in words; absent if it has one, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_baseline: Option<String>,
     /// Baseline median divided by the winner's median, both from the paired finals and by the clock that decided.
     pub speedup: Option<f64>,
     pub limit: Limit,

@@ -54,6 +54,21 @@ pub enum RequestBody {
     Close,
 }
 
+impl RequestBody {
+    /// Its name on the pipe.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "open",
+            Self::Load(_) => "load",
+            Self::Prepare { .. } => "prepare",
+            Self::Measure { .. } => "measure",
+            Self::Pair { .. } => "pair",
+            Self::Export { .. } => "export",
+            Self::Close => "close",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Canonical matrix file (`sparse::canonical`).

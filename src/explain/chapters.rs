@@ -286,7 +286,10 @@ fn finals(search: &Search<'_>) -> Chapter {
             micros(vendor.median_us),
             times(speedup)
         )),
-        _ => said.push("No routine of the vendor's ran here.".to_owned()),
+        _ => said.push(match search.no_baseline {
+            Some(why) => format!("There is no baseline: {why}."),
+            None => "No routine of the vendor's ran here.".to_owned(),
+        }),
     }
     said.extend(by_other_clock(search));
     let bound = match search.limit.bound {

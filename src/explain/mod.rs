@@ -34,6 +34,8 @@ pub struct Search<'a> {
     pub tie: bool,
     pub runner_up: Option<(String, f64)>,
     pub baseline: Option<&'a Baseline>,
+    /// Why there is no baseline, if that is known.
+    pub no_baseline: Option<&'a str>,
     pub speedup: Option<f64>,
     pub limit: &'a Limit,
     /// The model's name and its prediction for the winner, microseconds.
@@ -115,6 +117,7 @@ impl<'a> Search<'a> {
             tie: plan.tie,
             runner_up: second.map(|second| (name(&second.candidate), second.median_us)),
             baseline: plan.baseline.as_ref(),
+            no_baseline: plan.no_baseline.as_deref(),
             speedup: plan.speedup,
             limit: &plan.limit,
             predicted: plan.predicted.as_ref().map(|said| (said.model.as_str(), said.median_us)),

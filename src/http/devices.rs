@@ -2,13 +2,14 @@
 
 use super::App;
 use super::error::Problem;
-use super::extract::Query;
+use super::extract::{Path, Query};
 use super::page::page_request;
-use crate::domain::DeviceClass;
+use crate::domain::{DeviceClass, QuarantineId};
 use crate::service::{DeviceStatus, Quarantined};
 use crate::wire::{self, Devices, WorkerDevice};
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use serde::Deserialize;
 
 impl From<DeviceStatus> for WorkerDevice {
@@ -30,6 +31,7 @@ impl From<DeviceStatus> for WorkerDevice {
 impl From<Quarantined> for wire::Quarantined {
     fn from(entry: Quarantined) -> Self {
         Self {
+            id: entry.id(),
             device_class: entry.class,
             kernel_digest: entry.kernel_digest,
             candidate: entry.candidate.into(),
@@ -58,4 +60,13 @@ pub async fn quarantine(
 ) -> Result<Json<wire::Page<wire::Quarantined>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;
     Ok(Json(wire::Page::from(app.service.quarantine(query.class.as_ref(), &page).await?)))
+}
+
+/// Lets later searches try the candidate again. Answers 204.
+pub async fn lift(
+    State(app): State<App>,
+    Path(id): Path<QuarantineId>,
+) -> Result<StatusCode, Problem> {
+    app.service.lift_quarantine(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -2,7 +2,7 @@
 //! name.
 
 use super::error::{Kind, Problem};
-use crate::domain::{Digest, JobId, ModelId, PlanId};
+use crate::domain::{Digest, JobId, ModelId, PlanId, QuarantineId};
 pub use crate::wire::given;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -153,6 +153,15 @@ impl PathName for PlanId {
 
     fn parse(text: &str) -> Option<Self> {
         canonical_uuid(text).map(Self)
+    }
+}
+
+impl PathName for QuarantineId {
+    const WHAT: &'static str = "the id of an entry of the quarantine: 16 lower-case hex digits";
+
+    fn parse(text: &str) -> Option<Self> {
+        let digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+        (text.len() == 16 && text.bytes().all(digit)).then(|| Self(text.to_owned()))
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use std::time::Duration;
 use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
@@ -57,6 +57,7 @@ pub const PATHS: &[&str] = &[
     "/v1/rules",
     "/v1/devices",
     "/v1/quarantine",
+    "/v1/quarantine/{id}",
     "/v1/models",
     "/v1/models/train",
     "/v1/models/roll-back",
@@ -95,6 +96,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/rules" => quick(get(catalogue::rules)),
         "/v1/devices" => quick(get(devices::list)),
         "/v1/quarantine" => quick(get(devices::quarantine)),
+        "/v1/quarantine/{id}" => quick(delete(devices::lift)),
         "/v1/models" => quick(get(models::list)),
         "/v1/models/train" => quick(json_body(post(trainings::submit), app)),
         "/v1/models/roll-back" => quick(json_body(post(models::roll_back), app)),

@@ -51,6 +51,8 @@ struct Stderr {
 pub(super) struct Terminated {
     /// How it ended, and its last lines on stderr.
     pub(super) report: String,
+    /// The signal that ended it, unless this process sent it.
+    pub(super) signal: Option<i32>,
     /// The process if it still exists after SIGKILL and a wait, stuck in a driver. The device is not free until it is
     /// gone.
     pub(super) unreaped: Option<Child>,
@@ -117,12 +119,16 @@ impl EvaluatorChild {
             Some(Err(error)) => format!("waiting for its exit failed: {error}"),
             None => "it was killed but has not exited yet".to_owned(),
         };
+        let signal = match &status {
+            Some(Ok(status)) if by_itself => status.signal(),
+            _ => None,
+        };
         let last_words = self.stderr.last_words().await;
         let report = match last_words.as_str() {
             "" => how,
             words => format!("{how}; last lines of its log: {words}"),
         };
-        Terminated { report, unreaped: status.is_none().then_some(self.process) }
+        Terminated { report, signal, unreaped: status.is_none().then_some(self.process) }
     }
 
     fn kill(&mut self) {
@@ -158,9 +164,13 @@ fn signal_name(signal: i32) -> Option<&'static str> {
         libc::SIGBUS => "SIGBUS",
         libc::SIGFPE => "SIGFPE",
         libc::SIGILL => "SIGILL",
-        libc::SIGKILL => "SIGKILL, possibly out of memory",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGQUIT => "SIGQUIT",
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
         _ => return None,
     })
 }

@@ -19,6 +19,9 @@ pub struct Measured {
     pub compiled: Option<Compiled>,
 }
 
+/// How many interruptions are kept for a caller that does not ask for them.
+const MOST_INTERRUPTIONS: usize = 16;
+
 /// One device's evaluator. Children may be replaced; the device and the loaded problem are kept here.
 #[derive(Debug)]
 pub struct Evaluator {
@@ -32,6 +35,8 @@ pub struct Evaluator {
     pub(super) starts: u64,
     /// Whether the last request lost its child before any candidate's code ran.
     pub(super) lost_early: bool,
+    /// The children that were killed from outside, or died between requests, until [`Self::take_interruptions`].
+    pub(super) interruptions: Vec<String>,
 }
 
 impl Evaluator {
@@ -45,7 +50,14 @@ impl Evaluator {
             loaded: None,
             starts: 0,
             lost_early: false,
+            interruptions: Vec::new(),
         }
+    }
+
+    /// How children were killed from outside, or died between requests, since the last call: what they were asked, the signal,
+    /// and the count of kills for want of memory. At most [`MOST_INTERRUPTIONS`].
+    pub fn take_interruptions(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.interruptions)
     }
 
     /// How often the child was replaced.
@@ -113,6 +125,9 @@ impl Evaluator {
     /// memory while lowering, a crashing compiler) it is refused, since the device is not involved. `deadline` replaces
     /// the default for a verifying call and for timing beyond its budget, if the caller knows better how long this
     /// kernel may take.
+    ///
+    /// A child that is killed from outside (for want of memory, or by an operator) says nothing about the candidate: it is tried
+    /// once more in a new child, and only a second such death counts as its own.
     pub async fn measure(
         &mut self,
         candidate: &Candidate,
@@ -120,16 +135,19 @@ impl Evaluator {
         deadline: Option<Duration>,
         cancel: &CancellationToken,
     ) -> Result<Measured, PoolError> {
-        let child = self.ready(cancel).await?;
         let request = RequestBody::Measure { candidate: candidate.clone(), effort };
-        let outcome = match self.call_on(child, request, deadline, cancel).await {
+        let outcome = match self.call(request, deadline, cancel).await {
             Ok(Reply::Measured { outcome, compiled }) => return Ok(Measured { outcome, compiled }),
             Ok(other) => return Err(self.unexpected_reply(&other).await),
-            Err(PoolError::TimedOut(why) | PoolError::Crashed(why)) if self.lost_early => {
+            Err(PoolError::TimedOut(why) | PoolError::Crashed(why) | PoolError::Killed(why))
+                if self.lost_early =>
+            {
                 Outcome::Refused { detail: format!("failed before it ran on the device: {why}") }
             }
             Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
-            Err(PoolError::Crashed(detail)) => Outcome::Crashed { detail },
+            Err(PoolError::Crashed(detail) | PoolError::Killed(detail)) => {
+                Outcome::Crashed { detail }
+            }
             Err(error) => return Err(error),
         };
         Ok(Measured { outcome, compiled: None })
@@ -182,6 +200,14 @@ impl Evaluator {
         self.unreaped = child.end(close, reap).await.unreaped;
     }
 
+    /// Keeps how a child was lost through no fault of what it was asked.
+    pub(super) fn interrupted(&mut self, how: String) {
+        if self.interruptions.len() < MOST_INTERRUPTIONS {
+            self.interruptions.push(how);
+        }
+    }
+
+    /// One request; asked a second time, of a new child, if the child was killed from outside.
     async fn call(
         &mut self,
         request: RequestBody,
@@ -189,6 +215,24 @@ impl Evaluator {
         cancel: &CancellationToken,
     ) -> Result<Reply, PoolError> {
         let child = self.ready(cancel).await?;
-        self.call_on(child, request, deadline, cancel).await
+        let what = request.name();
+        match self.call_on(child, request.clone(), deadline, cancel).await {
+            Err(PoolError::Killed(why)) => {
+                if let Some(told) = self.interruptions.last_mut() {
+                    told.push_str("; ");
+                    told.push_str(what);
+                    told.push_str(" is asked again in a new evaluator");
+                }
+                let child = self.ready(cancel).await?;
+                let again = self.call_on(child, request, deadline, cancel).await;
+                again.map_err(|error| match error {
+                    PoolError::Killed(second) => {
+                        PoolError::Killed(format!("killed twice in a row: {why}; then {second}"))
+                    }
+                    error => error,
+                })
+            }
+            answer => answer,
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::PoolError;
 use super::child::{EvaluatorChild, Terminated};
 use super::evaluator::Evaluator;
 use super::exchange::{Broken, exchange};
+use super::oom;
 use super::spec::runs;
 use crate::domain::Outcome;
 use crate::domain::protocol::{PROTOCOL_VERSION, Reply, RequestBody};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How long a child that closed its stdout may take to exit by itself, so that its own exit status is reported.
-const LEAVING: Duration = Duration::from_millis(300);
+const LEAVING: Duration = Duration::from_secs(1);
 
 impl Evaluator {
     /// Sends one request to this child, which is idle or dead afterwards.
@@ -30,7 +31,8 @@ impl Evaluator {
             deadlines.allowed(&request, stage, deadline)
         };
         self.lost_early = false;
-        let what = name_of(&request);
+        let what = request.name();
+        let kills_before = oom::kills();
         let broken = match exchange(&mut child, &request, allowed, deadlines.cancel, cancel).await {
             Ok(reply) => return self.settle(child, reply).await,
             Err(broken) => broken,
@@ -42,7 +44,9 @@ impl Evaluator {
         let lost = matches!(broken, Broken::Late { .. } | Broken::Gone);
         self.lost_early = lost && !ran.into_inner();
         let patience = if broken == Broken::Gone { LEAVING } else { Duration::ZERO };
-        let report = self.terminate(child, patience).await;
+        let (report, signal) = self.terminate(child, patience).await;
+        let shortage = oom::since(kills_before, oom::kills());
+        let report = with(report, shortage);
         Err(match broken {
             Broken::Late { stage, after } => PoolError::TimedOut(format!(
                 "no reply to {what} within {} ms of {stage}: {report}",
@@ -53,7 +57,13 @@ impl Evaluator {
             )),
             Broken::Cancelled => PoolError::Cancelled,
             Broken::Gone | Broken::Unsendable(_) => {
-                PoolError::Crashed(format!("the evaluator died during {what}: {report}"))
+                let report = format!("the evaluator died during {what}: {report}");
+                if signal.is_some_and(from_outside) {
+                    self.interrupted(report.clone());
+                    PoolError::Killed(report)
+                } else {
+                    PoolError::Crashed(report)
+                }
             }
         })
     }
@@ -85,7 +95,8 @@ impl Evaluator {
                 return Ok(child);
             }
             // It died while idle, so no candidate is the cause.
-            self.terminate(child, LEAVING).await;
+            let (report, _) = self.terminate(child, LEAVING).await;
+            self.interrupted(format!("the evaluator died between requests: {report}"));
         }
         let mut last = None;
         for attempt in 0..self.spec.restarts.attempts {
@@ -167,11 +178,17 @@ impl Evaluator {
         answer
     }
 
-    pub(super) async fn terminate(&mut self, child: EvaluatorChild, patience: Duration) -> String {
-        let Terminated { report, unreaped } = child.end(patience, self.spec.deadlines.reap).await;
+    /// Ends the child; returns how it ended, and the signal that ended it if this process did not send it.
+    pub(super) async fn terminate(
+        &mut self,
+        child: EvaluatorChild,
+        patience: Duration,
+    ) -> (String, Option<i32>) {
+        let Terminated { report, signal, unreaped } =
+            child.end(patience, self.spec.deadlines.reap).await;
         tracing::warn!(device = %self.spec.device, report, "evaluator ended");
         self.unreaped = unreaped;
-        report
+        (report, signal)
     }
 
     pub(super) fn unavailable(&self, last: Option<String>) -> PoolError {
@@ -199,19 +216,23 @@ impl Evaluator {
 /// Returns the reason if another start may help; other errors are returned to the caller.
 pub(super) fn retriable(error: PoolError) -> Result<String, PoolError> {
     match error {
-        PoolError::TimedOut(why) | PoolError::Crashed(why) => Ok(why),
+        PoolError::TimedOut(why) | PoolError::Crashed(why) | PoolError::Killed(why) => Ok(why),
         PoolError::Cancelled | PoolError::Failed(_) | PoolError::Unavailable { .. } => Err(error),
     }
 }
 
-fn name_of(request: &RequestBody) -> &'static str {
-    match request {
-        RequestBody::Open { .. } => "open",
-        RequestBody::Load(_) => "load",
-        RequestBody::Prepare { .. } => "prepare",
-        RequestBody::Measure { .. } => "measure",
-        RequestBody::Pair { .. } => "pair",
-        RequestBody::Export { .. } => "export",
-        RequestBody::Close => "close",
+fn with(report: String, shortage: Option<String>) -> String {
+    match shortage {
+        Some(shortage) => format!("{report}; {shortage}"),
+        None => report,
     }
+}
+
+/// Whether a process does not send itself this signal: faulting and aborting have others, so somebody else, or the kernel for want
+/// of memory or time, killed it.
+fn from_outside(signal: i32) -> bool {
+    matches!(
+        signal,
+        libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT | libc::SIGXCPU
+    )
 }

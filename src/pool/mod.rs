@@ -9,6 +9,7 @@ mod child;
 mod evaluator;
 mod exchange;
 mod life;
+mod oom;
 mod spec;
 
 pub use evaluator::{Evaluator, Measured};
@@ -31,6 +32,10 @@ pub enum PoolError {
     /// The child died, or was killed because of an invalid message.
     #[error("{0}")]
     Crashed(String),
+    /// The child was killed from outside: by an operator, or by the kernel because memory was short. What it was asked for need
+    /// not be the cause; it was asked a second time and killed again.
+    #[error("{0}")]
+    Killed(String),
     /// Several evaluators in a row failed to start, or died while loading the problem.
     #[error(
         "device {device} is unavailable: {attempts} evaluators in a row failed; last error: {last}"

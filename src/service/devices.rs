@@ -1,7 +1,9 @@
 //! Devices of this process and of others, their status, and the meaning of `auto`.
 
 use super::{Result, Service, ServiceError};
-use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, Timestamp};
+use crate::domain::{
+    Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, QuarantineId, Timestamp,
+};
 use crate::store::{JobFilter, Page, PageRequest, Quarantined};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -107,6 +109,14 @@ impl Service {
     pub(super) fn still_opening(&self) -> Option<String> {
         let opening = self.opening_devices();
         opening.first().map(|device| format!("device {device} is still being opened"))
+    }
+
+    /// Lets later searches try a quarantined candidate again.
+    pub async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Quarantined> {
+        let lifted = self.inner.store.lift_quarantine(id).await?;
+        let lifted = lifted.ok_or_else(|| ServiceError::not_found("quarantine entry", id))?;
+        tracing::info!(candidate = %lifted.candidate, class = %lifted.class, reason = lifted.reason, "quarantine lifted");
+        Ok(lifted)
     }
 
     /// Quarantined candidates of one device class or of all, newest first.

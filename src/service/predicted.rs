@@ -122,6 +122,7 @@ pub(in crate::service) fn plan(
         preprocess_ms: None,
         // Regardless of the expected number of calls: the model predicts the time of a call, not of the preprocessing.
         expected_calls: None,
+        no_baseline: None,
         break_even_calls: None,
         validity: Validity {
             values_may_change: true,

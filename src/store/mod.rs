@@ -23,7 +23,7 @@ pub use sqlite::{SqliteOptions, SqliteStore};
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix, ModelQuality,
-    Plan, PlanId, Problem, Timestamp, Trial, TrialCount, TrialFilter,
+    Plan, PlanId, Problem, QuarantineId, Timestamp, Trial, TrialCount, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -103,6 +103,15 @@ pub struct Quarantined {
     pub candidate: Candidate,
     pub reason: String,
     pub at: Timestamp,
+}
+
+impl Quarantined {
+    /// Names the entry: a hash of what it is keyed by.
+    pub fn id(&self) -> QuarantineId {
+        let Self { class, kernel_digest, candidate, .. } = self;
+        let key = format!("{class}|{kernel_digest}|{}", candidate.id());
+        QuarantineId(Digest::of(key.as_bytes()).to_string()[..16].to_owned())
+    }
 }
 
 /// The underlying error of a database driver or the file system.
@@ -208,6 +217,8 @@ pub trait Devices: Send + Sync {
     /// The devices, each with its owner and the time it was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
+    /// Removes the entry with this id, so that its candidate is tried again; `None` if there is none.
+    async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>>;
     /// The number of entries of each class that has any.
     async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>>;
     /// Entries of one class or of all classes, newest first.

@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use crate::domain;
-use crate::domain::{DeviceClass, DeviceId, DeviceKind, Digest, JobId};
+use crate::domain::{DeviceClass, DeviceId, DeviceKind, Digest, JobId, QuarantineId};
 use serde::{Deserialize, Serialize};
 
 /// The description of a device, in a list or as the `device` of a plan.
@@ -101,6 +101,8 @@ pub struct Devices {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Quarantined {
+    /// For `DELETE /v1/quarantine/{id}`.
+    pub id: QuarantineId,
     pub device_class: DeviceClass,
     pub kernel_digest: Digest,
     pub candidate: Candidate,

@@ -31,6 +31,9 @@ pub struct Plan {
     pub runner_up: Option<RunnerUp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Baseline>,
+    /// Why a measured plan has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_baseline: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup: Option<f64>,
     pub limit: Limit,
@@ -155,6 +158,7 @@ impl From<domain::Plan> for Plan {
             tie: plan.tie,
             runner_up: plan.runner_up.map(RunnerUp::from),
             baseline: plan.baseline,
+            no_baseline: plan.no_baseline,
             speedup: plan.speedup,
             limit: plan.limit,
             predicted: plan.predicted.map(Predicted::from),

@@ -149,4 +149,13 @@ async fn models_and_quarantine_are_told() {
     problem(app.get("/v1/quarantine?cursor=x").await, 400, "invalid-parameter").await;
     assert_eq!(app.json("/v1/devices").await["items"][0]["quarantined"], 2);
     assert_eq!(app.json("/v1/devices").await["items"][0]["restarts"], 0);
+
+    let lift = async |id: &str| {
+        app.client.delete(app.url(&format!("/v1/quarantine/{id}"))).send().await.unwrap()
+    };
+    let id = item["id"].as_str().unwrap();
+    assert_eq!(lift(id).await.status(), 204);
+    problem(lift(id).await, 404, "not-found").await;
+    problem(lift("xyz").await, 400, "invalid-parameter").await;
+    assert_eq!(app.json("/v1/devices").await["items"][0]["quarantined"], 1);
 }

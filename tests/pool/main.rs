@@ -96,7 +96,7 @@ async fn nonsense_from_the_child_is_a_crash() {
         (r#""$0" "$@" | (sed -u 8q; exec cat /dev/zero)"#, "invalid message"),
         (r#""$0" "$@" | (sed -u 8q; yes '{"seq":3,"message":"stage","stage":"timing"}')"#, "notes"),
         (r#""$0" "$@" | sed -u '8 s/"seq":3/"seq":4/'"#, "request 4 instead of 3"),
-        (r#""$0" "$@" | (sed -u 8q; kill $$)"#, "SIGTERM"),
+        (r#""$0" "$@" | (sed -u 8q; kill -s ABRT $$)"#, "SIGABRT"),
         // Alive, but its stdout is shut.
         (
             r#"exec 3<&0; "$0" "$@" <&3 | (sed -u 8q; exec >&-; sleep 60) & exec >&-; wait"#,
@@ -155,15 +155,63 @@ async fn a_kill_from_outside_is_survived() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     works(&mut evaluator).await;
 
-    let pid = evaluator.process_id().unwrap();
-    tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        kill(pid);
-    });
-    let killed = outcome(&mut evaluator, &Candidate::new("hanging"), None).await;
-    assert!(detail(&killed).contains("SIGKILL"), "{killed:?}");
-    works(&mut evaluator).await;
-    assert_eq!(evaluator.restarts(), 2);
+    let told = evaluator.take_interruptions();
+    assert!(told.len() == 1 && told[0].contains("between requests"), "{told:?}");
+}
+
+/// Eight lines pass, so that the candidate is running when the child is killed.
+const KILLED: &str = r#""$0" "$@" | (sed -u 8q; kill -s KILL $$)"#;
+
+#[tokio::test]
+async fn a_candidate_is_not_blamed_for_a_kill_from_outside() {
+    for (signal, named) in [("KILL", "signal 9 (SIGKILL)"), ("TERM", "signal 15 (SIGTERM)")] {
+        let fixture = Fixture::new();
+        let misbehave = KILLED.replace("KILL", signal);
+        let mut evaluator = fixture.loaded(fixture.bad_once(&misbehave)).await;
+        // It is asked a second time by itself.
+        works(&mut evaluator).await;
+        assert_eq!(evaluator.restarts(), 1);
+        let told = evaluator.take_interruptions();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains(named) && told[0].contains("asked again"), "{told:?}");
+        // Every Linux that runs this test counts its kills for want of memory.
+        let counts = std::fs::read_to_string("/proc/self/cgroup").is_ok();
+        assert!(!counts || told[0].contains("oom_kill") || !has_count(), "{told:?}");
+        assert!(evaluator.take_interruptions().is_empty());
+    }
+}
+
+fn has_count() -> bool {
+    ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
+        .iter()
+        .any(|file| std::fs::read_to_string(file).is_ok_and(|text| text.contains("oom_kill ")))
+}
+
+#[tokio::test]
+async fn a_second_kill_at_the_same_candidate_counts() {
+    let fixture = Fixture::new();
+    let selector = fixture.selector();
+    let script = KILLED.to_owned();
+    let mut evaluator = fixture
+        .loaded(fixture.spawning("sh", ["-c", &script, BINARY, "evaluator", "--device", &selector]))
+        .await;
+    let killed = outcome(&mut evaluator, &Candidate::new("good").with("m1", 4), None).await;
+    assert_eq!(killed.state(), "crashed");
+    assert!(detail(&killed).contains("killed twice in a row"), "{killed:?}");
+    assert_eq!(evaluator.take_interruptions().len(), 2);
+}
+
+#[tokio::test]
+async fn finals_are_timed_again_after_a_kill_from_outside() {
+    let fixture = Fixture::new();
+    // Seven lines: one for open, four for load, then this script's own turn at the reply of the pair.
+    let misbehave = r#""$0" "$@" | (sed -u 5q; kill -s KILL $$)"#;
+    let mut evaluator = fixture.loaded(fixture.bad_once(misbehave)).await;
+    let good = Candidate::new("good").with("m1", 4);
+    let timings = evaluator.pair(vec![good], 4, Clock::Isolated, None, &never()).await.unwrap();
+    assert_eq!(timings.len(), 1);
+    // Where the kill came before the request it was a death between requests, which is told as well.
+    assert_eq!((evaluator.restarts(), evaluator.take_interruptions().len()), (1, 1));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! and no trial is run twice or lost.
 
 mod bench;
+mod blame;
 mod budgets;
 mod calls;
 #[path = "../fixture/claimed.rs"]

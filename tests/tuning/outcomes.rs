@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Of the candidates in their order: four that fail, the fastest and the next, and the others in no hurry.
-struct Scene {
-    all: Vec<Candidate>,
+pub struct Scene {
+    pub all: Vec<Candidate>,
     failing: [(Candidate, &'static str, Act); 4],
     fastest: Candidate,
     second: Candidate,
 }
 
 impl Scene {
-    fn of(bench: &Bench) -> Self {
+    pub fn of(bench: &Bench) -> Self {
         let all = bench.candidates(&device());
         assert!(all.len() >= 12, "{}", all.len());
         let wrong = Act::Wrong { rel_error: Some(0.5), unwritten: 0 };
@@ -29,7 +29,7 @@ impl Scene {
         Self { all, failing, fastest, second }
     }
 
-    fn acts(&self) -> BTreeMap<Candidate, Act> {
+    pub fn acts(&self) -> BTreeMap<Candidate, Act> {
         let others =
             self.all.iter().zip(1..).map(|(c, i)| (c.clone(), takes(100.0 + f64::from(i))));
         let mut acts: BTreeMap<Candidate, Act> = others.collect();
@@ -42,7 +42,7 @@ impl Scene {
     }
 }
 
-fn state_of<'a>(tried: &'a [Trial], candidate: &Candidate) -> (&'static str, &'a Outcome) {
+pub fn state_of<'a>(tried: &'a [Trial], candidate: &Candidate) -> (&'static str, &'a Outcome) {
     let trial = tried.iter().find(|trial| trial.candidate == *candidate).unwrap();
     (trial.state.name(), trial.state.outcome().unwrap())
 }

@@ -3,6 +3,7 @@
 pub mod bundles;
 pub mod events;
 pub mod models;
+pub mod quarantine;
 
 use crate::domain::{Digest, JobState};
 use crate::wire::{Job, Lookup, Matrix, Page, Plan, Trial};

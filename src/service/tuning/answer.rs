@@ -2,6 +2,7 @@
 
 use super::recorder::Recorder;
 use super::session::{Outcomes, SessionError};
+use crate::domain::candidate::{ALGORITHM, VENDOR};
 use crate::domain::plan::{
     Baseline, HostTime, Launch, Limit, MEASURED_VERSION, Measured, Predicted, Provenance, RunnerUp,
     TrialCounts, Validity,
@@ -92,6 +93,7 @@ pub async fn plan(
         alternatives: Vec::new(),
         preprocess_ms: Some(winner.preprocess_ms),
         expected_calls: request.expected_calls,
+        no_baseline: baseline.is_none().then(|| no_baseline(recorder)),
         break_even_calls: baseline.as_ref().and_then(|baseline| break_even(winner, baseline)),
         baseline,
         validity: Validity {
@@ -139,6 +141,31 @@ fn baseline(
         clocks: clocks(at),
         preprocess_ms: vendor.preprocess_ms,
     })
+}
+
+/// Most characters of what became of one routine, in the reason for a missing baseline.
+const MOST_SAID: usize = 200;
+
+/// What became of the vendor's routines, for a plan that could not be compared with any.
+fn no_baseline(recorder: &Recorder) -> String {
+    let tried = recorder.tried().into_iter().filter(|(candidate, _)| candidate.is_baseline());
+    let told: Vec<String> = tried
+        .map(|(candidate, outcome)| {
+            let name = candidate.text(ALGORITHM).unwrap_or(VENDOR);
+            let said: String =
+                outcome.detail().unwrap_or_default().chars().take(MOST_SAID).collect();
+            match outcome {
+                Outcome::Measured { .. } => format!("{name} ran alone, but not in the finals"),
+                failed => format!("{name} {}: {said}", failed.counted_as()),
+            }
+        })
+        .collect();
+    match told.is_empty() {
+        true => {
+            "no routine of the vendor's library applies to this problem on this device".to_owned()
+        }
+        false => told.join("; "),
+    }
 }
 
 /// Calls after which the winner breaks even with the vendor routine, preprocessing included; `None` if it is not faster

@@ -4,6 +4,7 @@ use super::recorder::Known;
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use super::watch::TrialWatch;
+use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
 use crate::domain::{
     Candidate, CandidateId, Outcome, Problem, SearchStrategy, Stage, StoppedBy, Timestamp,
@@ -170,6 +171,7 @@ impl Session<'_> {
             self.compiled.extend(resources.map(|resources| (candidate.clone(), resources)));
             measured.outcome
         };
+        self.tell_interruptions().await?;
         if let Outcome::TimedOut { detail, stopped: false } | Outcome::Crashed { detail } = &outcome
         {
             self.quarantine(candidate, outcome.state(), detail).await?;
@@ -193,12 +195,28 @@ impl Session<'_> {
         Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
     }
 
+    /// Tells in the job's log how children were killed from outside since the last trial.
+    pub(super) async fn tell_interruptions(&mut self) -> Result<(), StoreError> {
+        for told in self.evaluator.take_interruptions() {
+            self.recorder.log(told).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps later searches from trying the candidate with the same kernel text. A vendor's routine is tried again by each: every
+    /// plan is compared with it, and its text is not known here, so that nothing would ever lift its quarantine.
     async fn quarantine(
         &self,
         candidate: &Candidate,
         state: &str,
         detail: &str,
     ) -> Result<(), StoreError> {
+        if candidate.family == VENDOR {
+            let message = format!(
+                "{candidate} {state}, and is not quarantined: vendors' routines never are: {detail}"
+            );
+            return self.recorder.log(message).await;
+        }
         let Some(kernel_digest) = self.device.kernels.get(&candidate.family).copied() else {
             tracing::warn!(%candidate, state, detail, "not quarantined: the kernel digest of its family is unknown");
             return Ok(());

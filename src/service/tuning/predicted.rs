@@ -35,7 +35,10 @@ impl Session<'_> {
             let program = match self.kept(candidate).await {
                 Ok(program) => program,
                 Err(SessionError::Pool(
-                    error @ (PoolError::Failed(_) | PoolError::TimedOut(_) | PoolError::Crashed(_)),
+                    error @ (PoolError::Failed(_)
+                    | PoolError::TimedOut(_)
+                    | PoolError::Crashed(_)
+                    | PoolError::Killed(_)),
                 )) => {
                     self.recorder.log(format!("{candidate} was skipped: {error}")).await?;
                     why = error.to_string();

@@ -86,6 +86,9 @@ impl Session<'_> {
     /// Runs the job and records its end. `Err` only if the store fails.
     pub async fn run(mut self) -> Result<Ended, StoreError> {
         let end = self.search().await;
+        if !self.signals.lost.is_cancelled() {
+            self.tell_interruptions().await?;
+        }
         let mut job = self.recorder.job.clone();
         let plan = match end {
             Ok(plan) => {

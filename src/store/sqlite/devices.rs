@@ -2,7 +2,7 @@
 
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, upkeep};
-use crate::domain::{Candidate, Device, DeviceClass, Digest, Timestamp};
+use crate::domain::{Candidate, Device, DeviceClass, Digest, QuarantineId, Timestamp};
 use crate::store::{Change, Devices, Page, PageRequest, Quarantined, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite};
@@ -179,6 +179,26 @@ impl Devices for SqliteStore {
         .await?;
         self.listeners.publish([Change::Quarantined]);
         Ok(())
+    }
+
+    async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>> {
+        let mut tx = self.begin().await?;
+        let rows: Vec<QuarantineRow> = sqlx::query_as(ENTRIES).fetch_all(&mut *tx).await?;
+        // An entry that cannot be read has no id, and must not keep the others from being lifted.
+        let found = rows.into_iter().filter_map(|row| row.entry().ok()).find(|one| one.id() == *id);
+        let Some(entry) = found else { return Ok(None) };
+        sqlx::query(
+            "DELETE FROM quarantine WHERE device_class = ? AND kernel_digest = ? AND candidate_id = ?",
+        )
+        .bind(&entry.class.0)
+        .bind(&entry.kernel_digest.as_bytes()[..])
+        .bind(entry.candidate.id().0)
+        .execute(&mut *tx)
+        .await?;
+        // Predictions may name the candidate again.
+        let revision = upkeep::revise(&mut tx).await?;
+        tx.commit([revision]).await?;
+        Ok(Some(entry))
     }
 
     async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {

@@ -45,7 +45,10 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
             );
             fact("Speed-up over vendor", times(*speedup), note)
         }
-        _ => fact("Speed-up over vendor", "–", "no vendor routine was measured"),
+        _ => {
+            let why = plan.no_baseline.as_deref().unwrap_or("no vendor routine was measured");
+            fact("Speed-up over vendor", "–", why)
+        }
     };
     let against = match plan.limit.bound {
         Bound::Bytes => "Relative to copy bandwidth",
