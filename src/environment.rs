@@ -1,5 +1,7 @@
 //! The process's environment: all that is read of it is read here (`tests/tidy.rs` sees to it).
 
+pub mod memory;
+
 use std::path::PathBuf;
 
 /// All variables as text; what is not UTF-8 is replaced. The configuration takes those with its prefix, a child process

@@ -362,14 +362,15 @@ fn beside_this_program() -> PathBuf {
 async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
     let store = SqliteStore::open(&data.join("sparsetune.db")).await?;
     let blobs = LocalBlobs::open(&data.join("blobs"))?;
+    let defaults = ServiceSettings::default();
     let settings = ServiceSettings {
         // Other tuners and a server may use the folder, and each must know its own devices from theirs.
         owner: format!("tuner/{}", uuid::Uuid::now_v7()),
-        limits: Limits { spool: Some(uploads.clone()), ..Limits::default() },
+        limits: Limits { spool: Some(uploads.clone()), ..defaults.limits },
         temp_dir: uploads,
         // No trainer runs here to execute a training.
         learning: LearningSettings { retrain_trials: 0, ..LearningSettings::default() },
-        ..ServiceSettings::default()
+        ..defaults
     };
     let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
     // Without the shipped models, the analytic model ranks.

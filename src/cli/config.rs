@@ -37,6 +37,8 @@ pub struct Server {
     pub insecure: bool,
     pub max_upload_bytes: usize,
     pub max_matrix_bytes: u64,
+    pub reading_bytes: u64,
+    pub max_ratio: u64,
     pub max_json_bytes: usize,
     pub uploads_at_once: usize,
     pub max_connections: usize,

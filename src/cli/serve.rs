@@ -4,8 +4,8 @@ use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, say, session_key};
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
 use crate::service::training::Trainer;
-use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings};
-use crate::sparse::read;
+use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings, reading_bytes};
+use crate::sparse::read::{self, Pool};
 use crate::store::{LocalBlobs, SqliteStore};
 use crate::tuner::WorkerLoops;
 use anyhow::Context;
@@ -197,6 +197,11 @@ fn settings(config: &Config) -> ServiceSettings {
         limits: read::Limits {
             max_decompressed_bytes: most,
             max_matrix_bytes: config.server.max_matrix_bytes,
+            memory: Pool::memory(match config.server.reading_bytes {
+                0 => reading_bytes(),
+                bytes => bytes,
+            }),
+            max_ratio: config.server.max_ratio,
             spool: Some(config.data.uploads()),
             ..read::Limits::default()
         },

@@ -317,6 +317,13 @@ impl From<ServiceError> for Problem {
             ServiceError::Conflict { .. } => Self::new(Kind::Conflict, text),
             ServiceError::KeyReused => Self::new(Kind::KeyReused, text),
             ServiceError::TooLarge { .. } => Self::new(Kind::TooLarge, text),
+            ServiceError::Shortage { shortage, passing, .. } => {
+                let kind = if passing { Kind::Busy } else { Kind::TooLarge };
+                Self::new(kind, text)
+                    .with("need", Some(shortage.need))
+                    .with("limit", Some(shortage.limit))
+                    .with("where", Some(shortage.place))
+            }
             ServiceError::Unavailable { .. } => Self::new(Kind::Unavailable, text),
             ServiceError::Busy(cause) => Self::new(Kind::Busy, text).caused(cause),
             ServiceError::Full(cause) => Self::new(Kind::StorageFull, text).caused(cause),

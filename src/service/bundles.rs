@@ -5,6 +5,7 @@ use super::{Result, Service, ServiceError};
 use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
 use crate::domain::{Digest, Plan, PlanId, Timestamp};
 use crate::sparse::canonical;
+use crate::sparse::read::Pool;
 use crate::store::{LocalFile, StoredBundle};
 use bytes::Bytes;
 use futures_util::Stream;
@@ -87,8 +88,11 @@ impl Service {
             }
         }
         let staged = blobs.stage().await?;
-        let plan = plan.clone();
-        tokio::task::spawn_blocking(move || write(&plan, &matrix, &files, values, staged)).await?
+        let (plan, memory) = (plan.clone(), self.inner.settings.limits.memory.clone());
+        tokio::task::spawn_blocking(move || {
+            write(&plan, (&matrix, &memory), &files, values, staged)
+        })
+        .await?
     }
 
     /// The bundle's file.
@@ -158,12 +162,12 @@ fn named_bytes(bundle: &Bundle) -> Vec<Bytes> {
 
 fn write(
     plan: &Plan,
-    matrix: &Path,
+    (matrix, memory): (&Path, &Pool),
     files: &HashMap<Digest, LocalFile>,
     values: Values,
     mut staged: NamedTempFile,
 ) -> Result<Written> {
-    let (matrix, _) = canonical::open(matrix).map_err(ServiceError::internal)?;
+    let (matrix, _, _held) = canonical::open_in(matrix, memory)?;
     let blob = |digest: &Digest| match files.get(digest) {
         Some(file) => std::fs::read(file),
         None => Err(io::ErrorKind::NotFound.into()),

@@ -113,9 +113,10 @@ impl Service {
         // The task stores the result, not its waiter, so a drawing that takes longer than a client waits is not lost.
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let (matrix, _) = match canonical::open(&file).map_err(ServiceError::internal) {
+            let memory = &service.inner.settings.limits.memory;
+            let (matrix, _, _held) = match canonical::open_in(&file, memory) {
                 Ok(read) => read,
-                Err(error) => return drop(tell.send(Err(error))),
+                Err(error) => return drop(tell.send(Err(error.into()))),
             };
             let drawing = Drawing::of(&matrix, subject);
             if let Ok(drawing) = &drawing {

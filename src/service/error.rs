@@ -1,5 +1,7 @@
 //! Errors of use cases. Status codes are not known here; they belong to the transport.
 
+use crate::sparse::canonical::CanonicalError;
+use crate::sparse::read::{ReadError, ReadErrorKind, Shortage};
 use crate::store::{BlobError, StoreError, is_full};
 use std::sync::Arc;
 
@@ -36,6 +38,14 @@ pub enum ServiceError {
     KeyReused,
     #[error("{message}")]
     TooLarge { message: String },
+    /// More memory or disk than there is for such requests, or than is free now.
+    #[error("{message}")]
+    Shortage {
+        message: String,
+        shortage: Shortage,
+        /// Others use what is missing: the same request may succeed later.
+        passing: bool,
+    },
     /// The same request may succeed later.
     #[error("{message}")]
     Unavailable { message: String },
@@ -80,6 +90,7 @@ impl ServiceError {
     /// Whether the server failed rather than the request.
     pub(crate) const fn is_failure(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Full(_) | Self::Internal(_))
+            || matches!(self, Self::Shortage { passing: true, .. })
     }
 }
 
@@ -88,6 +99,42 @@ impl ServiceError {
 struct IoFailure {
     what: &'static str,
     source: std::io::Error,
+}
+
+/// Why an upload could not be read.
+impl From<ReadError> for ServiceError {
+    fn from(error: ReadError) -> Self {
+        let message = error.to_string();
+        if let Some(shortage) = error.shortage {
+            let passing = error.kind == ReadErrorKind::Busy;
+            return Self::Shortage { message, shortage, passing };
+        }
+        match error.kind {
+            ReadErrorKind::Unsupported => Self::Unsupported { pointer: None, message },
+            ReadErrorKind::TooLarge => Self::TooLarge { message },
+            ReadErrorKind::StorageFull => {
+                Self::of_io("an upload", std::io::ErrorKind::StorageFull.into())
+            }
+            ReadErrorKind::Busy => Self::Unavailable { message },
+            ReadErrorKind::Io => Self::internal(error),
+            ReadErrorKind::NotRecognised
+            | ReadErrorKind::Malformed
+            | ReadErrorKind::OutOfRange
+            | ReadErrorKind::NotFinite => {
+                Self::Unreadable { line: error.line, byte: error.byte, message }
+            }
+        }
+    }
+}
+
+/// Why a stored matrix could not be read.
+impl From<CanonicalError> for ServiceError {
+    fn from(error: CanonicalError) -> Self {
+        match error {
+            CanonicalError::Memory(error) => error.into(),
+            error => Self::internal(error),
+        }
+    }
 }
 
 impl From<StoreError> for ServiceError {

@@ -260,9 +260,10 @@ impl Service {
         let (problem, on) = (key.problem, device.clone());
         let narrowing = Narrowing { figures, ..Narrowing::default() };
         let (learned, quarantined) = (basis.learned.clone(), basis.quarantined.clone());
+        let memory = self.inner.settings.limits.memory.clone();
         let surveyed = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let (csr, _) = canonical::open(&file)?;
+            let (csr, _, _held) = canonical::open_in(&file, &memory)?;
             let csr = ops::operand(csr, &problem);
             let space = ops::of(&problem).space(&csr, &on, &narrowing);
             let surveyed = space.and_then(|space| {
@@ -284,7 +285,7 @@ impl Service {
             Err(CanonicalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Guess::nothing(NO_ENTRIES));
             }
-            Err(error) => return Err(ServiceError::internal(error)),
+            Err(error) => return Err(error.into()),
         };
         let seed = self.inner.settings.search.seed;
         let problem = key.problem;

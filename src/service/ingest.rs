@@ -2,13 +2,14 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
-use crate::sparse::read::{self, Limits, ReadError, ReadErrorKind};
+use crate::sparse::read::{self, Held, Limits, Parsed};
 use crate::sparse::{Csr, canonical, digest, features};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use metrics::{counter, histogram};
 use std::fmt::Display;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 use tempfile::{NamedTempFile, TempPath};
 use tokio::io::{AsyncWriteExt, BufWriter};
@@ -34,6 +35,8 @@ struct Read {
     digest: Digest,
     declared_name: Option<String>,
     /// Parsing and the following steps hold a matrix in memory, so the permit is kept with it.
+    /// What an upload's reader charged.
+    _held: Option<Arc<Held>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -159,8 +162,10 @@ where
 /// Blocks. The file is removed at the end of this call, whatever the result and even if nobody waits for it.
 fn parse(file: &TempPath, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
     let started = Instant::now();
-    let parsed = read::read_path(file, limits).map_err(refusal)?;
-    let read = identified(parsed.csr, parsed.declared_name, permit);
+    let Parsed { csr, declared_name, held, .. } = read::read_path(file, limits)?;
+    // Charged as everything that the following steps allocate.
+    held.charge(features::memory(&csr).max(digest::MEMORY), 1, "the matrix's properties")?;
+    let read = Read { _held: Some(held), ..identified(csr, declared_name, permit) };
     histogram!("sparsetune_parse_seconds").record(started.elapsed().as_secs_f64());
     Ok(read)
 }
@@ -168,32 +173,11 @@ fn parse(file: &TempPath, limits: &Limits, permit: OwnedSemaphorePermit) -> Resu
 fn identified(csr: Csr, declared_name: Option<String>, permit: OwnedSemaphorePermit) -> Read {
     let pattern = digest::pattern_digest(&csr);
     let digest = digest::digest(&csr, &pattern);
-    Read { csr, pattern, digest, declared_name, _permit: permit }
+    Read { csr, pattern, digest, declared_name, _held: None, _permit: permit }
 }
 
 fn unreadable(message: String) -> ServiceError {
     ServiceError::Unreadable { message, line: None, byte: None }
-}
-
-fn refusal(error: ReadError) -> ServiceError {
-    match error.kind {
-        ReadErrorKind::Unsupported => {
-            ServiceError::Unsupported { pointer: None, message: error.to_string() }
-        }
-        ReadErrorKind::TooLarge => ServiceError::TooLarge { message: error.to_string() },
-        ReadErrorKind::StorageFull => {
-            ServiceError::of_io("an upload", std::io::ErrorKind::StorageFull.into())
-        }
-        ReadErrorKind::Io => ServiceError::internal(error),
-        ReadErrorKind::NotRecognised
-        | ReadErrorKind::Malformed
-        | ReadErrorKind::OutOfRange
-        | ReadErrorKind::NotFinite => ServiceError::Unreadable {
-            line: error.line,
-            byte: error.byte,
-            message: error.to_string(),
-        },
-    }
 }
 
 fn not_written(error: canonical::CanonicalError) -> ServiceError {
@@ -205,12 +189,19 @@ fn not_written(error: canonical::CanonicalError) -> ServiceError {
 
 #[cfg(test)]
 mod tests {
-    use super::{ReadError, ReadErrorKind, ServiceError, refusal};
+    use super::ServiceError;
+    use crate::sparse::read::{ReadError, ReadErrorKind};
 
     #[test]
     fn a_full_disk_passes_and_is_not_the_upload_s_fault() {
         let of = |kind| {
-            refusal(ReadError { kind, message: "writing".to_owned(), line: None, byte: None })
+            ServiceError::from(ReadError {
+                kind,
+                message: "writing".to_owned(),
+                line: None,
+                byte: None,
+                shortage: None,
+            })
         };
         assert!(matches!(of(ReadErrorKind::StorageFull), ServiceError::Full(_)));
         assert!(matches!(of(ReadErrorKind::Io), ServiceError::Internal(_)));

@@ -68,10 +68,10 @@ impl Service {
         // One at a time, like drawings, because it holds the matrix in memory.
         let permit = self.inner.drawing.clone().acquire_owned().await?;
         let file = self.matrix_file(&matrix.digest).await.map_err(ServiceError::internal)?;
-        let problem = *problem;
+        let (problem, memory) = (*problem, self.inner.settings.limits.memory.clone());
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            request::check_values(&file, &problem)
+            request::check_values(&file, &problem, &memory)
         })
         .await?
     }

@@ -39,7 +39,7 @@ pub use learning::{ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
-pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};
+pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings, reading_bytes};
 pub use study::Searched;
 pub use upkeep::Removed;
 

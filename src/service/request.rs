@@ -9,6 +9,7 @@ use crate::domain::{
 use crate::ops::admission::Footprint;
 use crate::ops::{self, admission};
 use crate::sparse::canonical;
+use crate::sparse::read::Pool;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -176,8 +177,8 @@ pub(super) fn fixed(asked: &Fixed, problem: &Problem, device: &Device) -> Result
 }
 
 /// Checks that the values of the matrix suit the problem. Reads the matrix, so it blocks.
-pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
-    let (csr, _) = canonical::open(path).map_err(ServiceError::internal)?;
+pub(super) fn check_values(path: &Path, problem: &Problem, memory: &Pool) -> Result<()> {
+    let (csr, _, _held) = canonical::open_in(path, memory)?;
     admission::check_values(&csr, problem).map_err(|unfit| match unfit.field {
         Some(field) => ServiceError::invalid(&format!("/problem/{field}"), unfit.why),
         None => {

@@ -1,7 +1,8 @@
 //! Settings of the use cases; filled from the configuration at start.
 
 use crate::domain::{Clock, L2Policy, SearchStrategy};
-use crate::sparse::read::Limits;
+use crate::environment::memory;
+use crate::sparse::read::{Limits, Pool};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -123,7 +124,7 @@ impl Default for ServiceSettings {
     fn default() -> Self {
         Self {
             owner: "local".to_owned(),
-            limits: Limits::default(),
+            limits: Limits { memory: Pool::memory(reading_bytes()), ..Limits::default() },
             max_upload_bytes: 4 << 30,
             temp_dir: std::env::temp_dir(),
             parses_at_once: 2,
@@ -143,7 +144,8 @@ impl Default for ServiceSettings {
             neighbour_distance: 0.5,
             measure_misses: false,
             prediction_wait: Duration::from_secs(2),
-            max_host_bytes: half_of_host().unwrap_or(16 << 30),
+            // The other half is for what this process reads, and for all else.
+            max_host_bytes: host_bytes() / 2,
             poll: Duration::from_secs(1),
             heartbeat: Duration::from_secs(10),
             upkeep: Duration::from_secs(600),
@@ -160,27 +162,12 @@ impl Default for ServiceSettings {
     }
 }
 
-/// Half of this host's memory; the other half is for its other work. `None` if the system does not report it.
-fn half_of_host() -> Option<u64> {
-    std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| half_of(&text))
+/// The memory that this process and its evaluators may use, in bytes; a usual amount if the system does not tell.
+fn host_bytes() -> u64 {
+    memory::limit().unwrap_or(32 << 30)
 }
 
-/// Parses the text of `/proc/meminfo`, whose kB are KiB.
-fn half_of(meminfo: &str) -> Option<u64> {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(512)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::half_of;
-
-    #[test]
-    fn half_of_the_memory_is_granted() {
-        assert_eq!(half_of("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(8 << 20));
-        for text in ["", "MemFree: 1 kB\n", "MemTotal: many kB\n", "MemTotal: 16384\n"] {
-            assert_eq!(half_of(text), None, "{text:?}");
-        }
-    }
+/// Memory for all uploads and stored matrices that this process reads at once.
+pub fn reading_bytes() -> u64 {
+    host_bytes() / 3
 }

@@ -14,6 +14,7 @@
 //!      values              binary64 x nnz
 //! ```
 
+use super::read::{Held, Pool, ReadError};
 use super::{Csr, CsrError};
 use crate::domain::Digest;
 use rayon::prelude::*;
@@ -55,6 +56,8 @@ pub enum CanonicalError {
     Length { found: u64, expected: u128 },
     #[error("the canonical matrix file contains an invalid matrix: {0}")]
     Matrix(#[from] CsrError),
+    #[error(transparent)]
+    Memory(#[from] ReadError),
 }
 
 /// Writes the file under a temporary name and renames it, so that readers see either the complete file or none.
@@ -101,6 +104,13 @@ pub fn write(
 /// against all invariants of a canonical matrix. The digests are those of the header; the caller compares them with the
 /// expected ones.
 pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
+    let (csr, header, _) = open_in(path, &Pool::memory(u64::MAX))?;
+    Ok((csr, header))
+}
+
+/// [`open`] in memory that others use as well, which is charged before it is allocated and for as long as the last value is
+/// kept.
+pub fn open_in(path: &Path, memory: &Pool) -> Result<(Csr, Header, Held), CanonicalError> {
     let file = File::open(path)?;
     let found = file.metadata()?.len();
     let mut bytes = [0u8; HEADER_BYTES];
@@ -111,6 +121,9 @@ pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
     let header = parse_header(&bytes)?;
     let (rows, nnz) = check_length(&header, found)?;
 
+    let held = memory.open(u64::MAX);
+    held.charge(rows as u64 + 1, 8, "row pointers")?;
+    held.charge(nnz as u64, 12, "entries")?;
     let mut indptr = vec![0usize; rows + 1];
     let mut indices = vec![0u32; nnz];
     let mut values = vec![0f64; nnz];
@@ -120,7 +133,7 @@ pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
     read_array(&file, bytemuck::cast_slice_mut(&mut values), at + padding(nnz) as u64)?;
     // Hosts are 64-bit (see `sparse`), so usize can represent any u64.
     let cols = header.cols as usize;
-    Ok((Csr::new(rows, cols, indptr, indices, values)?, header))
+    Ok((Csr::new(rows, cols, indptr, indices, values)?, header, held))
 }
 
 fn padding(nnz: usize) -> usize {

@@ -77,6 +77,11 @@ impl Csr {
         self.indices.len()
     }
 
+    /// Memory of the arrays in bytes.
+    pub fn bytes(&self) -> u64 {
+        8 * self.indptr.len() as u64 + 12 * self.nnz() as u64
+    }
+
     /// `rows + 1` offsets into `indices` and `values`.
     pub fn indptr(&self) -> &[usize] {
         &self.indptr

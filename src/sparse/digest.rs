@@ -26,6 +26,9 @@ const MATRIX_PREFIX: &[u8] = b"sparsetune matrix v1\0";
 /// Values hashed at a time: 8 MiB, enough to keep all threads busy and still small compared with the matrix.
 const BLOCK: usize = 1 << 20;
 
+/// Memory in bytes that computing a digest takes beside the matrix.
+pub const MEMORY: u64 = 8 * BLOCK as u64;
+
 /// The digest of shape and structure alone.
 pub fn pattern_digest(matrix: &Csr) -> Digest {
     let mut hasher = Hasher::new();

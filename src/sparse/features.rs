@@ -43,6 +43,14 @@ pub fn facts_under(matrix: &Csr, name: Option<String>, pattern: Digest, digest: 
     }
 }
 
+/// Memory in bytes that [`facts_under`] takes beside the matrix, at most: the histograms of columns, and for each row a cursor
+/// of the comparison with the transpose, or its level and, while their list grows, that of the widths.
+pub fn memory(matrix: &Csr) -> u64 {
+    let histograms = histograms(matrix.nnz(), matrix.cols()).min(rayon::current_num_threads());
+    let per_row = if matrix.rows() == matrix.cols() { 16 } else { 0 };
+    4 * (histograms * matrix.cols()) as u64 + per_row * matrix.rows() as u64
+}
+
 /// Computes all fields as defined in `domain::matrix`.
 pub fn features(matrix: &Csr) -> Features {
     let cells = matrix.rows() as f64 * matrix.cols() as f64;

@@ -12,6 +12,7 @@ mod dashboard_matrix;
 mod dashboard_plan;
 mod events;
 mod jobs;
+mod limits;
 mod matrices;
 mod models;
 mod openapi;

@@ -16,7 +16,10 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("bundle", &["domain", "sparse", "ops", "engine"]),
     ("pool", &["domain", "environment"]),
     ("store", &["domain"]),
-    ("service", &["domain", "sparse", "learn", "search", "ops", "bundle", "store", "pool"]),
+    (
+        "service",
+        &["domain", "environment", "sparse", "learn", "search", "ops", "bundle", "store", "pool"],
+    ),
     ("wire", &["domain"]),
     ("tuner", &["domain", "sparse", "bundle", "pool", "store", "service"]),
     ("charts", &[]),

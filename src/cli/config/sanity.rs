@@ -84,6 +84,7 @@ impl Config {
         );
         found.at_least_one("server.max_upload_bytes", server.max_upload_bytes as u64);
         found.at_least_one("server.max_matrix_bytes", server.max_matrix_bytes);
+        found.at_least_one("server.max_ratio", server.max_ratio);
         found.at_least_one("server.max_json_bytes", server.max_json_bytes as u64);
         found.at_least_one("server.uploads_at_once", server.uploads_at_once as u64);
         found.at_least_one("server.max_connections", server.max_connections as u64);

@@ -1,6 +1,7 @@
 //! Errors of the matrix readers: a kind for callers, a sentence for users, and the position in the file.
 
 use super::super::CsrError;
+use super::pool::Shortage;
 use std::{fmt, io};
 
 /// Kind of error; the service maps each to one HTTP response.
@@ -20,6 +21,8 @@ pub enum ReadErrorKind {
     TooLarge,
     /// There is not enough disk space to decompress it; a retry may succeed.
     StorageFull,
+    /// There is enough memory or disk, but others use it now; a retry may succeed.
+    Busy,
     /// An operating system error, not a fault of the upload.
     Io,
 }
@@ -33,6 +36,8 @@ pub struct ReadError {
     pub line: Option<u64>,
     /// Offset into the (decompressed) bytes, from 0.
     pub byte: Option<u64>,
+    /// If there was too little memory or disk: how much.
+    pub shortage: Option<Shortage>,
 }
 
 impl fmt::Display for ReadError {
@@ -49,7 +54,7 @@ impl fmt::Display for ReadError {
 
 impl ReadError {
     pub(super) fn new(kind: ReadErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), line: None, byte: None }
+        Self { kind, message: message.into(), line: None, byte: None, shortage: None }
     }
 
     pub(super) fn unsupported(message: impl Into<String>) -> Self {

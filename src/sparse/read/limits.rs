@@ -1,6 +1,7 @@
 //! Resource limits of the readers, checked before memory is allocated and never based on a header alone.
 
 use super::ReadError;
+use super::pool::{Held, Pool};
 use crate::sparse::Csr;
 use std::path::PathBuf;
 
@@ -16,6 +17,12 @@ pub struct Limits {
     pub max_decompressed_bytes: u64,
     /// Most memory for entries while reading: the matrix itself and temporary copies.
     pub max_matrix_bytes: u64,
+    /// The memory that this reader shares with others.
+    pub memory: Pool,
+    /// Disk that it shares with others for what it unpacks.
+    pub disk: Pool,
+    /// Most bytes that one byte of a gzip or zstd upload may unpack to, beyond the first [`FREE_UNPACKED`].
+    pub max_ratio: u64,
     /// Folder for decompressing large gzip or zstd uploads; by default the system's folder for temporary files.
     pub spool: Option<PathBuf>,
 }
@@ -28,11 +35,16 @@ impl Default for Limits {
             max_nnz: i32::MAX as u64,
             max_decompressed_bytes: 16 << 30,
             max_matrix_bytes: 16 << 30,
+            memory: Pool::memory(u64::MAX),
+            disk: Pool::disk(u64::MAX),
+            max_ratio: 250,
             spool: None,
         }
     }
 }
 
+/// Bytes that any file may unpack to, whatever its size.
+pub const FREE_UNPACKED: u64 = 64 << 20;
 /// Rows and columns that any file may declare (128 MiB of row pointers, 64 MiB of column counts).
 const FREE_LINES: u64 = 1 << 24;
 /// Beyond that, the shape must be in proportion to the file: an entry takes at least 4 bytes of text, so one in 16 rows
@@ -78,36 +90,15 @@ impl Limits {
     pub(super) fn max_entries(&self) -> u64 {
         self.max_nnz.min(u64::from(u32::MAX))
     }
-    /// The memory budget of one reader, from [`Self::max_matrix_bytes`].
-    pub(super) fn budget(&self) -> Budget {
-        Budget { left: self.max_matrix_bytes, limit: self.max_matrix_bytes }
-    }
-}
 
-/// The remaining memory budget of a reader. It is charged before an allocation and never credited, so it bounds the
-/// peak.
-pub(super) struct Budget {
-    left: u64,
-    limit: u64,
-}
-
-impl Budget {
-    /// Charges `count` times `width` bytes.
-    pub(super) fn charge(&mut self, count: u64, width: u64) -> Result<(), ReadError> {
-        match self.left.checked_sub(count.saturating_mul(width)) {
-            Some(left) => self.left = left,
-            None => {
-                return Err(ReadError::too_large(format!(
-                    "reading the matrix would need more than the limit of {} bytes of memory",
-                    self.limit
-                )));
-            }
-        }
-        Ok(())
+    /// Most bytes that `packed` bytes may unpack to.
+    pub(super) fn unpacked(&self, packed: u64) -> u64 {
+        let ratio = FREE_UNPACKED.saturating_add(packed.saturating_mul(self.max_ratio));
+        ratio.min(self.max_decompressed_bytes)
     }
 
-    /// How many elements of `width` bytes fit into the rest of the budget.
-    pub(super) fn room(&self, width: u64) -> u64 {
-        self.left / width
+    /// The memory of one reader, of which [`Self::max_matrix_bytes`] may be held.
+    pub(super) fn budget(&self) -> Held {
+        self.memory.open(self.max_matrix_bytes)
     }
 }

@@ -5,8 +5,14 @@ use rayon::prelude::*;
 /// Sorts rows and sums duplicates. `ends[r]` is the end of row r in `indices` and `values`, with consecutive rows from
 /// 0; on return the rows are compacted at the front and `ends` is updated. Returns the number of entries.
 ///
-/// Sorted rows need only one check. Additional memory: 8 bytes per entry of the longest unsorted row.
-pub(super) fn canonicalise(ends: &mut [usize], indices: &mut [u32], values: &mut [f64]) -> usize {
+/// Sorted rows need only one check. Additional memory, if a row is not sorted: 8 bytes for each of `longest` entries, as many
+/// as the longest row has.
+pub(super) fn canonicalise(
+    ends: &mut [usize],
+    indices: &mut [u32],
+    values: &mut [f64],
+    longest: usize,
+) -> usize {
     let mut keys = Vec::new();
     let (mut start, mut kept) = (0, 0);
     for end in ends {
@@ -14,6 +20,10 @@ pub(super) fn canonicalise(ends: &mut [usize], indices: &mut [u32], values: &mut
         start = *end;
         let packed = kept == row.start;
         if !rising(&indices[row.clone()]) {
+            // Once and for all, since growing step by step would take more than the longest row.
+            if keys.capacity() == 0 {
+                keys.reserve_exact(longest);
+            }
             sort(&mut indices[row.clone()], &mut values[row.clone()], &mut keys);
             kept = merge(row, kept, indices, values);
         } else if packed {
@@ -83,7 +93,7 @@ mod tests {
         let mut ends = [3, 3, 5, 9, 10];
         let mut indices = [2, 0, 2, 1, 4, 5, 1, 5, 0, 3];
         let mut values = [1.0, 2.0, 10.0, 3.0, 4.0, 5.0, 6.0, 50.0, 7.0, 8.0];
-        let kept = canonicalise(&mut ends, &mut indices, &mut values);
+        let kept = canonicalise(&mut ends, &mut indices, &mut values, 4);
         assert_eq!((kept, ends), (8, [2, 2, 4, 7, 8]));
         assert_eq!(indices[..kept], [0, 2, 1, 4, 0, 1, 5, 3]);
         assert_eq!(values[..kept], [2.0, 11.0, 3.0, 4.0, 7.0, 6.0, 55.0, 8.0]);
@@ -92,7 +102,7 @@ mod tests {
     #[test]
     fn duplicates_are_summed_in_stored_order() {
         let mut values = [1.0, 1e16, 5.0, -1e16];
-        canonicalise(&mut [4], &mut [3, 3, 0, 3], &mut values);
+        canonicalise(&mut [4], &mut [3, 3, 0, 3], &mut values, 4);
         assert_eq!(values[..2], [5.0, (1.0 + 1e16) - 1e16]);
     }
 }

@@ -43,6 +43,12 @@ impl Buckets {
         self.rows.div_ceil(1 << self.shift)
     }
 
+    /// Memory of a run in bytes beside its entries: its list of buckets, and the page that its entries begin.
+    pub(super) fn run_bytes(self) -> u64 {
+        const PAGE: u64 = 4096;
+        4 * (self.count() as u64 + 1) + size_of::<Run>() as u64 + PAGE
+    }
+
     fn of(self, row: u32) -> usize {
         (row >> self.shift) as usize
     }
@@ -170,7 +176,10 @@ impl Bucket<'_> {
 
     /// Sorts the rows and sums duplicates; returns the number of entries at the front of the slices.
     fn finish(self) -> usize {
-        let kept = rows::canonicalise(self.ends, self.indices, self.values);
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let longest = self.ends.iter().zip(starts).map(|(end, start)| end - start).max();
+        let kept =
+            rows::canonicalise(self.ends, self.indices, self.values, longest.unwrap_or_default());
         for end in self.ends {
             *end += self.base;
         }

@@ -3,7 +3,7 @@
 
 use super::error::quote;
 use super::triplets::{self, check_pointers};
-use super::{Limits, ReadError, number};
+use super::{Held, Limits, ReadError, number};
 use crate::sparse::Csr;
 
 /// Whether the first line consists of three whole numbers separated by commas.
@@ -29,7 +29,7 @@ fn header(bytes: &[u8]) -> Option<([u64; 3], usize)> {
     matches!(bytes.get(at), None | Some(b'\r' | b'\n')).then_some((numbers, at))
 }
 
-pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
+pub(super) fn read(text: &[u8], limits: &Limits, held: &Held) -> Result<Csr, ReadError> {
     let Some(([rows, cols, nnz], mut at)) = header(text) else {
         return Err(ReadError::malformed("the first line must be 'rows, cols, nnz'").at(text, 0));
     };
@@ -43,9 +43,8 @@ pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
         let error = format!("{numbers} numbers must follow, but only {left} bytes do");
         return Err(place(ReadError::malformed(error)));
     }
-    let mut budget = limits.budget();
-    budget.charge(rows as u64 + 1, 8).map_err(place)?;
-    budget.charge(nnz as u64, triplets::ENTRY).map_err(place)?;
+    held.charge(rows as u64 + 1, 8, "row pointers").map_err(place)?;
+    held.charge(nnz as u64, triplets::ENTRY, "entries").map_err(place)?;
     let mut indptr = Vec::with_capacity(rows + 1);
     for _ in 0..=rows {
         indptr.push(next(text, &mut at, nnz as u64 + 1, "row offset")? as usize);
@@ -62,7 +61,7 @@ pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
         return Err(ReadError::malformed(error).at(text, at));
     }
     let values = vec![1.0; nnz];
-    triplets::finish(rows, cols, indptr, indices, values, &mut budget)
+    triplets::finish(rows, cols, indptr, indices, values, held)
 }
 
 fn skip_space(text: &[u8], at: &mut usize) {

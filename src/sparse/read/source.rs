@@ -1,7 +1,10 @@
-//! The bytes of an upload: memory-mapped from its file, or decompressed up to a limit (small ones in memory, large ones
-//! into an unnamed temporary file that is then mapped, so that they use page cache instead of heap).
+//! The bytes of an upload: memory-mapped from its file, or unpacked from gzip or zstd up to a limit (few in memory, many in
+//! an unnamed temporary file that is then mapped, so that they use page cache instead of heap).
+//!
+//! All that is packed is unpacked here, whether the file itself is or a `Content-Encoding` says so: all members of a gzip file
+//! (bgzip writes many), all frames of zstd, and nothing else may follow them.
 
-use super::{Limits, ReadError};
+use super::{Held, Limits, ReadError};
 use flate2::bufread::MultiGzDecoder;
 use memmap2::Mmap;
 use std::fs::File;
@@ -9,10 +12,76 @@ use std::io::{self, Read, Write};
 use std::ops::Deref;
 use std::path::Path;
 
+/// A way of packing bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    Gzip,
+    Zstd,
+}
+
+impl Coding {
+    /// The coding that the first bytes of a packed file announce.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            return Some(Self::Gzip);
+        }
+        bytes.starts_with(&ZSTD_MAGIC).then_some(Self::Zstd)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    fn decoder<'a>(self, packed: &'a [u8], held: &Held) -> Result<Box<dyn Read + 'a>, ReadError> {
+        Ok(match self {
+            Self::Gzip => {
+                held.charge(1, GZIP_STATE, "unpacking gzip")?;
+                Box::new(MultiGzDecoder::new(packed))
+            }
+            Self::Zstd => {
+                let log = window_log(packed);
+                held.charge(1, (1 << log) + ZSTD_STATE, "unpacking zstd")?;
+                let starting = |error| ReadError::io("starting zstd", &error);
+                let mut decoder =
+                    zstd::stream::read::Decoder::with_buffer(packed).map_err(starting)?;
+                decoder.window_log_max(log).map_err(starting)?;
+                Box::new(decoder)
+            }
+        })
+    }
+}
+
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// What the decoders allocate beside their windows, at most.
+const GZIP_STATE: u64 = 128 << 10;
+const ZSTD_STATE: u64 = 512 << 10;
+
+/// The logarithm of the largest window that frames may have: as the first frame says, but at least that of zstd's usual
+/// levels, and at most what its own decoder accepts (128 MiB).
+fn window_log(packed: &[u8]) -> u32 {
+    const USUAL: u32 = 23;
+    const MOST: u32 = 27;
+    match packed {
+        // Not a frame of a single segment, which has no window but its content.
+        [_, _, _, _, descriptor, window, ..] if descriptor & 0x20 == 0 => {
+            let mantissa = u32::from(window & 7 != 0);
+            (10 + u32::from(window >> 3) + mantissa).clamp(USUAL, MOST)
+        }
+        _ => USUAL,
+    }
+}
+
 /// Readable bytes from any source.
 pub(super) enum Bytes {
     Memory(Vec<u8>),
-    Mapped(Mmap),
+    /// A file, and the disk that it takes if it is a temporary one.
+    Mapped {
+        map: Mmap,
+        _disk: Option<Held>,
+    },
 }
 
 impl Deref for Bytes {
@@ -21,7 +90,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Memory(bytes) => bytes,
-            Self::Mapped(map) => map,
+            Self::Mapped { map, .. } => map,
         }
     }
 }
@@ -35,10 +104,10 @@ pub(super) fn map(path: &Path) -> Result<Bytes, ReadError> {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
         return Err(ReadError::io(&doing(), &error));
     }
-    map_file(&file, facts.len())
+    map_file(&file, facts.len(), None)
 }
 
-fn map_file(file: &File, length: u64) -> Result<Bytes, ReadError> {
+fn map_file(file: &File, length: u64, disk: Option<Held>) -> Result<Bytes, ReadError> {
     if length == 0 {
         return Ok(Bytes::Memory(Vec::new()));
     }
@@ -46,51 +115,105 @@ fn map_file(file: &File, length: u64) -> Result<Bytes, ReadError> {
     // mapped.
     let map =
         unsafe { Mmap::map(file) }.map_err(|error| ReadError::io("mapping the file", &error))?;
-    Ok(Bytes::Mapped(map))
+    Ok(Bytes::Mapped { map, _disk: disk })
 }
 
-/// Decompresses gzip (all members) or zstd (all frames); `None` if the bytes are neither.
-pub(super) fn unpack(bytes: &[u8], limits: &Limits) -> Result<Option<Bytes>, ReadError> {
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        return drain("gzip", MultiGzDecoder::new(bytes), limits).map(Some);
+/// Unpacks bytes that are packed, by `coding` or by what they begin with; `None` if neither says that they are. As soon as
+/// the first bytes are unpacked `accept` judges them, before the rest is.
+pub(super) fn unpack(
+    bytes: &[u8],
+    coding: Option<Coding>,
+    limits: &Limits,
+    held: &Held,
+    accept: impl Fn(&[u8]) -> Result<(), ReadError>,
+) -> Result<Option<Bytes>, ReadError> {
+    let Some(coding) = coding.or_else(|| Coding::of(bytes)) else { return Ok(None) };
+    let anywhere = std::env::temp_dir();
+    let mut spool = Spool::new(limits.spool.as_deref().unwrap_or(&anywhere), limits, held);
+    drain(coding, bytes, limits, held, |piece| {
+        let before = spool.total;
+        spool.push(piece)?;
+        match (before..spool.total).contains(&TELLING) {
+            true => accept(&spool.memory),
+            false => Ok(()),
+        }
+    })?;
+    if spool.total <= TELLING {
+        accept(&spool.memory)?;
     }
-    if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let decoder = zstd::stream::read::Decoder::with_buffer(bytes)
-            .map_err(|error| ReadError::io("starting zstd", &error))?;
-        return drain("zstd", decoder, limits).map(Some);
-    }
-    Ok(None)
+    spool.close().map(Some)
 }
 
-/// Up to this many decompressed bytes are kept in memory.
+/// Unpacks bytes into memory, at most `limit` of them.
+pub fn decode(packed: &[u8], coding: Coding, limit: u64) -> Result<Vec<u8>, ReadError> {
+    let limits = Limits { max_decompressed_bytes: limit, ..Limits::default() };
+    let mut out = Vec::new();
+    drain(coding, packed, &limits, &limits.budget(), |piece| {
+        out.extend_from_slice(piece);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Unpacks a file into another.
+pub fn decode_path(
+    from: &Path,
+    coding: Coding,
+    limits: &Limits,
+    to: &mut File,
+) -> Result<(), ReadError> {
+    let disk = limits.disk.open(u64::MAX);
+    drain(coding, &map(from)?, limits, &limits.budget(), |piece| {
+        disk.charge(piece.len() as u64, 1, "the unpacked upload")?;
+        to.write_all(piece).map_err(|error| spool_error(&error))
+    })
+}
+
+/// Unpacked bytes after which the format is known, unless the file ends before.
+const TELLING: u64 = 64 << 10;
+/// Up to this many unpacked bytes are kept in memory.
 const IN_MEMORY: usize = 8 << 20;
+/// Bytes that are unpacked at a time.
+const PIECE: usize = 256 << 10;
 
-/// The decompressed bytes so far: first in memory, then in an unnamed file, which cannot be left behind.
+/// The unpacked bytes so far: first in memory, then in an unnamed file, which cannot be left behind.
 struct Spool<'a> {
     /// The folder for the file.
     folder: &'a Path,
     memory: Vec<u8>,
+    held: &'a Held,
     file: Option<File>,
+    disk: Held,
     total: u64,
 }
 
 impl<'a> Spool<'a> {
-    fn new(folder: &'a Path) -> Self {
-        Self { folder, memory: Vec::new(), file: None, total: 0 }
+    fn new(folder: &'a Path, limits: &Limits, held: &'a Held) -> Self {
+        let disk = limits.disk.open(u64::MAX);
+        Self { folder, memory: Vec::new(), held, file: None, disk, total: 0 }
     }
 
-    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), ReadError> {
+        let length = self.memory.len() + bytes.len();
+        if length > self.memory.capacity() {
+            // While it grows, what it was is there as well.
+            let room = length.max(2 * self.memory.capacity()).min(length.max(IN_MEMORY + PIECE));
+            self.held.charge(room as u64, 1, "unpacked bytes")?;
+            self.memory.reserve_exact(room - self.memory.len());
+        }
         self.total += bytes.len() as u64;
         self.memory.extend_from_slice(bytes);
         if self.memory.len() > IN_MEMORY { self.spill().map(drop) } else { Ok(()) }
     }
 
-    fn spill(&mut self) -> io::Result<&File> {
-        let mut file = match self.file.take() {
-            Some(file) => file,
-            None => tempfile::tempfile_in(self.folder)?,
+    fn spill(&mut self) -> Result<&File, ReadError> {
+        self.disk.charge(self.memory.len() as u64, 1, "unpacked bytes")?;
+        let opened = match self.file.take() {
+            Some(file) => Ok(file),
+            None => tempfile::tempfile_in(self.folder),
         };
-        file.write_all(&self.memory)?;
+        let mut file = opened.map_err(|error| spool_error(&error))?;
+        file.write_all(&self.memory).map_err(|error| spool_error(&error))?;
         self.memory.clear();
         Ok(self.file.insert(file))
     }
@@ -99,56 +222,100 @@ impl<'a> Spool<'a> {
         if self.file.is_none() {
             return Ok(Bytes::Memory(self.memory));
         }
-        let total = self.total;
-        map_file(self.spill().map_err(spool_error)?, total)
+        self.spill()?;
+        let Self { file, total, disk, .. } = self;
+        match file {
+            Some(file) => map_file(&file, total, Some(disk)),
+            None => Ok(Bytes::Memory(Vec::new())),
+        }
     }
 }
 
-fn spool_error(error: io::Error) -> ReadError {
-    ReadError::io("writing decompressed bytes to a temporary file", &error)
+fn spool_error(error: &io::Error) -> ReadError {
+    ReadError::io("writing unpacked bytes to a temporary file", error)
 }
 
-fn drain(what: &str, mut packed: impl Read, limits: &Limits) -> Result<Bytes, ReadError> {
-    let limit = limits.max_decompressed_bytes;
-    let mut buffer = vec![0u8; 256 << 10];
-    let anywhere = std::env::temp_dir();
-    let mut spool = Spool::new(limits.spool.as_deref().unwrap_or(&anywhere));
+/// Unpacks `packed` piece by piece, up to the limits.
+fn drain(
+    coding: Coding,
+    packed: &[u8],
+    limits: &Limits,
+    held: &Held,
+    mut take: impl FnMut(&[u8]) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let what = coding.name();
+    let limit = limits.unpacked(packed.len() as u64);
+    held.charge(1, PIECE as u64, "unpacking")?;
+    let mut decoder = coding.decoder(packed, held)?;
+    let mut buffer = vec![0u8; PIECE];
+    let mut total = 0;
     loop {
-        let got = match packed.read(&mut buffer) {
-            Ok(0) => return spool.close(),
+        let got = match decoder.read(&mut buffer) {
+            Ok(0) => return Ok(()),
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                let total = spool.total;
                 return Err(ReadError::malformed(format!(
                     "the {what} stream is corrupt after {total} decompressed bytes: {error}"
                 )));
             }
         };
-        if spool.total + got as u64 > limit {
+        total += got as u64;
+        if total > limit {
+            let of = if limit < limits.max_decompressed_bytes {
+                format!(", which is in proportion to its {} bytes", packed.len())
+            } else {
+                String::new()
+            };
             return Err(ReadError::too_large(format!(
-                "the {what} stream decompresses to more than the limit of {limit} bytes"
+                "the {what} stream decompresses to more than the limit of {limit} bytes{of}"
             )));
         }
-        spool.push(&buffer[..got]).map_err(spool_error)?;
+        take(&buffer[..got])?;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{IN_MEMORY, Spool, spool_error};
-    use crate::sparse::read::ReadErrorKind;
+    use super::{Coding, IN_MEMORY, Spool, window_log};
+    use crate::sparse::read::{Limits, Pool, ReadErrorKind};
     use std::fs::File;
     use std::path::Path;
 
     #[test]
     fn a_full_disk_is_distinguished_from_an_io_error() {
         let much = vec![0; IN_MEMORY + 1];
-        let mut full = Spool::new(Path::new("/"));
+        let limits = Limits::default();
+        let held = limits.budget();
+        let mut full = Spool::new(Path::new("/"), &limits, &held);
         full.file = Some(File::options().write(true).open("/dev/full").unwrap());
-        let error = spool_error(full.push(&much).unwrap_err());
+        let error = full.push(&much).unwrap_err();
         assert_eq!(error.kind, ReadErrorKind::StorageFull, "{error}");
-        let error = spool_error(Spool::new(Path::new("/dev/null")).push(&much).unwrap_err());
+        let error = Spool::new(Path::new("/dev/null"), &limits, &held).push(&much).unwrap_err();
         assert_eq!(error.kind, ReadErrorKind::Io, "{error}");
+    }
+
+    #[test]
+    fn the_disk_of_temporary_files_is_shared() {
+        let much = vec![0; IN_MEMORY + 1];
+        let limits = Limits { disk: Pool::disk(much.len() as u64 + 10), ..Limits::default() };
+        let (held, folder) = (limits.budget(), std::env::temp_dir());
+        let mut first = Spool::new(&folder, &limits, &held);
+        first.push(&much).unwrap();
+        let mut second = Spool::new(&folder, &limits, &held);
+        assert_eq!(second.push(&much).unwrap_err().kind, ReadErrorKind::Busy);
+        drop((first, second));
+        Spool::new(&folder, &limits, &held).push(&much).unwrap();
+    }
+
+    #[test]
+    fn a_window_is_as_large_as_the_frame_says() {
+        let text = vec![7u8; 1 << 20];
+        let usual = zstd::encode_all(&text[..], 3).unwrap();
+        assert_eq!((Coding::of(&usual), window_log(&usual)), (Some(Coding::Zstd), 23));
+        let mut wide = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        wide.window_log(26).unwrap();
+        std::io::Write::write_all(&mut wide, &text).unwrap();
+        assert_eq!(window_log(&wide.finish().unwrap()), 26);
     }
 }

@@ -1,7 +1,6 @@
 //! Assembles canonical CSR from arrays of entries, which are traversed twice: count, scatter, then sort rows.
 
-use super::limits::Budget;
-use super::{ReadError, rows};
+use super::{Held, ReadError, rows};
 use crate::sparse::Csr;
 
 /// One stored entry, 0-based.
@@ -33,24 +32,24 @@ impl Symmetry {
 
 /// Builds the matrix. Every entry must be inside the shape, and both traversals must yield the same entries.
 ///
-/// Memory charged to `budget`: the CSR (12 bytes per entry, 8 per row) and that of [`finish`].
+/// Memory charged: the CSR (12 bytes per entry, 8 per row) and that of [`finish`].
 pub(super) fn assemble<I>(
     rows: usize,
     cols: usize,
     entries: I,
-    budget: &mut Budget,
+    held: &Held,
 ) -> Result<Csr, ReadError>
 where
     I: Iterator<Item = Entry> + Clone,
 {
-    budget.charge(rows as u64 + 1, 8)?;
+    held.charge(rows as u64 + 1, 8, "row pointers")?;
     let mut indptr = vec![0usize; rows + 1];
     let mut nnz = 0;
     for (row, _, _) in entries.clone() {
         indptr[row as usize + 1] += 1;
         nnz += 1;
     }
-    budget.charge(nnz as u64, ENTRY)?;
+    held.charge(nnz as u64, ENTRY, "entries")?;
     let ends = &mut indptr[1..];
     let mut start = 0;
     for end in ends.iter_mut() {
@@ -64,7 +63,7 @@ where
         values[*place] = value;
         *place += 1;
     }
-    finish(rows, cols, indptr, indices, values, budget)
+    finish(rows, cols, indptr, indices, values, held)
 }
 
 /// Builds the matrix from CSR arrays with valid row pointers, whose rows may be unsorted.
@@ -77,11 +76,11 @@ pub(super) fn finish(
     mut indptr: Vec<usize>,
     mut indices: Vec<u32>,
     mut values: Vec<f64>,
-    budget: &mut Budget,
+    held: &Held,
 ) -> Result<Csr, ReadError> {
     let longest = indptr.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-    budget.charge(longest as u64, 8)?;
-    let kept = rows::canonicalise(&mut indptr[1..], &mut indices, &mut values);
+    held.charge(longest as u64, 8, "sorting the longest row")?;
+    let kept = rows::canonicalise(&mut indptr[1..], &mut indices, &mut values, longest);
     if kept < indices.len() {
         indices.truncate(kept);
         indices.shrink_to_fit();

@@ -4,19 +4,23 @@ use super::super::error::quote;
 use super::super::number::{self, NumberError};
 use super::super::text::line;
 use super::super::triplets::{self, Symmetry};
-use super::super::{Limits, ReadError, ReadErrorKind};
+use super::super::{Held, Limits, ReadError, ReadErrorKind};
 use super::header::{Field, Header};
 use super::{check_count, pieces};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::ops::Range;
 
-pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr, ReadError> {
+pub(super) fn read(
+    text: &[u8],
+    header: &Header,
+    limits: &Limits,
+    held: &Held,
+) -> Result<Csr, ReadError> {
     let whole = header.rows as u64 * header.cols as u64;
     limits.entries(whole)?;
-    let mut budget = limits.budget();
     // Parsed values are in lists that grow by doubling.
-    budget.charge(header.stored, 16)?;
+    held.charge(header.stored, 16, "parsed values")?;
     let parsed: Vec<Result<Vec<f64>, ReadError>> = pieces(text, header.body)
         .into_par_iter()
         .map(|range| piece(text, range, header.field))
@@ -38,7 +42,7 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
         .zip(places)
         .map(|(&value, (row, col))| (row, col, value))
         .flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
-    triplets::assemble(header.rows, header.cols, entries, &mut budget)
+    triplets::assemble(header.rows, header.cols, entries, held)
 }
 
 fn piece(text: &[u8], range: Range<usize>, field: Field) -> Result<Vec<f64>, ReadError> {

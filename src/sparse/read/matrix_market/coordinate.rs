@@ -4,7 +4,7 @@ use super::super::error::quote;
 use super::super::number::{self, NumberError};
 use super::super::runs::{self, Buckets, Run};
 use super::super::triplets::{Entry, Symmetry};
-use super::super::{Limits, ReadError, ReadErrorKind};
+use super::super::{Held, Limits, ReadError, ReadErrorKind};
 use super::header::{Field, Header};
 use super::{check_count, pieces};
 use crate::sparse::Csr;
@@ -20,26 +20,39 @@ struct Progress {
     bad: AtomicUsize,
 }
 
-pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr, ReadError> {
-    let mut budget = limits.budget();
-    budget.charge(header.rows as u64 + 1, 8)?;
-    budget.charge(header.stored, runs::ENTRY)?;
-    let most = limits.max_entries().min(header.stored + budget.room(runs::ENTRY));
+pub(super) fn read(
+    text: &[u8],
+    header: &Header,
+    limits: &Limits,
+    held: &Held,
+) -> Result<Csr, ReadError> {
+    held.charge(header.rows as u64 + 1, 8, "row pointers")?;
+    held.charge(header.stored, runs::ENTRY, "entries")?;
+    let most = limits.max_entries();
     let buckets = Buckets::new(header.rows);
+    let pieces = pieces(text, header.body);
+    held.charge(pieces.len() as u64, buckets.run_bytes(), "lists of runs")?;
+    let scratch = Scratch::of(&pieces, header);
+    held.charge(scratch.bytes(), rayon::current_num_threads() as u64, "pieces being parsed")?;
     let progress =
         Progress { stored: 0.into(), expanded: 0.into(), bad: AtomicUsize::new(usize::MAX) };
-    let parsed: Vec<Result<Run, ReadError>> = pieces(text, header.body)
+    let parsed: Vec<Result<Run, ReadError>> = pieces
         .into_par_iter()
         .enumerate()
         .map_init(Vec::new, |entries, (number, range)| {
             entries.clear();
+            // Not grown step by step, which would take more; what is not used is not touched.
+            entries.reserve_exact(scratch.entries);
             if number < progress.bad.load(Relaxed) {
-                let stored = piece(text, range, header, entries).map_err(|fault| {
+                let found = piece(text, range, header, entries).map_err(|fault| {
                     progress.bad.fetch_min(number, Relaxed);
                     fault.explain(text, header)
                 })?;
-                let stored = progress.stored.fetch_add(stored, Relaxed) + stored;
+                let stored = progress.stored.fetch_add(found, Relaxed) + found;
                 let expanded = entries.len() as u64;
+                let mirrored = expanded - found;
+                held.charge(mirrored, runs::ENTRY, "entries implied by symmetry")
+                    .inspect_err(|_| progress.bad.store(0, Relaxed))?;
                 let expanded = progress.expanded.fetch_add(expanded, Relaxed) + expanded;
                 if stored > header.stored || expanded > most {
                     progress.bad.store(0, Relaxed);
@@ -51,7 +64,6 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
         .collect();
     let expanded = progress.expanded.into_inner();
     limits.entries(expanded)?;
-    budget.charge(expanded.saturating_sub(header.stored), runs::ENTRY)?;
     let stored = progress.stored.into_inner();
     if stored > header.stored {
         check_count(text, header, stored)?;
@@ -59,6 +71,25 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
     let runs = parsed.into_iter().collect::<Result<Vec<Run>, _>>()?;
     check_count(text, header, stored)?;
     runs::assemble(header.cols, buckets, runs)
+}
+
+/// The list into which a thread parses one piece after the other.
+#[derive(Clone, Copy)]
+struct Scratch {
+    /// The most that a piece can have.
+    entries: usize,
+}
+
+impl Scratch {
+    fn of(pieces: &[Range<usize>], header: &Header) -> Self {
+        let longest = pieces.iter().map(ExactSizeIterator::len).max().unwrap_or_default();
+        let each = if header.symmetry == Symmetry::General { 1 } else { 2 };
+        Self { entries: each * (longest / header.shortest_line() + 1) }
+    }
+
+    fn bytes(self) -> u64 {
+        (self.entries * size_of::<Entry>()) as u64
+    }
 }
 
 /// An error in a line and its position; small, so that the hot loop can return it cheaply.

@@ -34,6 +34,17 @@ pub(super) struct Header {
     pub(super) name: Option<String>,
 }
 
+impl Header {
+    /// Bytes of the shortest line that has an entry.
+    pub(super) const fn shortest_line(&self) -> usize {
+        match (self.layout, self.field) {
+            (Layout::Coordinate, Field::Pattern) => "1 1\n".len(),
+            (Layout::Coordinate, _) => "1 1 1\n".len(),
+            (Layout::Array, _) => "1\n".len(),
+        }
+    }
+}
+
 pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Header, ReadError> {
     let (banner, mut at) = line(text, 0);
     let (layout, field, symmetry) = banner_words(banner).map_err(|error| error.at(text, 0))?;
@@ -160,13 +171,12 @@ fn size_line(
             "a {rows} x {cols} matrix cannot be symmetric, because it is not square"
         )));
     }
-    let (stored, shortest) = match (header.layout, header.field) {
-        (Layout::Coordinate, Field::Pattern) => (stored, "1 1\n".len()),
-        (Layout::Coordinate, _) => (stored, "1 1 1\n".len()),
-        (Layout::Array, _) => (array_entries(header.symmetry, rows, cols), "1\n".len()),
+    let stored = match header.layout {
+        Layout::Coordinate => stored,
+        Layout::Array => array_entries(header.symmetry, rows, cols),
     };
     limits.entries(stored)?;
-    let room = (left as u64 + 1) / shortest as u64;
+    let room = (left as u64 + 1) / header.shortest_line() as u64;
     if stored > room {
         return Err(ReadError::malformed(format!(
             "the size line declares {stored} entries, but the remaining {left} bytes can contain at most {room}"

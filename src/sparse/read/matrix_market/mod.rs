@@ -6,7 +6,7 @@ mod coordinate;
 mod header;
 
 use super::text::line;
-use super::{Limits, ReadError};
+use super::{Held, Limits, ReadError};
 use crate::sparse::Csr;
 use header::{Header, Layout};
 use std::ops::Range;
@@ -20,11 +20,15 @@ pub(super) fn recognise(bytes: &[u8]) -> bool {
 }
 
 /// Reads a file; also returns the name given in its comments.
-pub(super) fn read(text: &[u8], limits: &Limits) -> Result<(Csr, Option<String>), ReadError> {
+pub(super) fn read(
+    text: &[u8],
+    limits: &Limits,
+    held: &Held,
+) -> Result<(Csr, Option<String>), ReadError> {
     let header = header::read(text, limits)?;
     let csr = match header.layout {
-        Layout::Coordinate => coordinate::read(text, &header, limits)?,
-        Layout::Array => array::read(text, &header, limits)?,
+        Layout::Coordinate => coordinate::read(text, &header, limits, held)?,
+        Layout::Array => array::read(text, &header, limits, held)?,
     };
     Ok((csr, header.name))
 }

@@ -2,20 +2,25 @@
 
 mod array;
 
-use super::limits::Budget;
 use super::triplets::{self, check_pointers};
-use super::{Limits, ReadError, ReadErrorKind};
+use super::{Held, Limits, ReadError, ReadErrorKind};
 use crate::sparse::Csr;
 use array::Array;
 use std::io::{Cursor, Read};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
+/// Bytes that a member takes in the list of an opened archive, with the map of names.
+const MEMBER: u64 = 1024;
+
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK\x03\x04")
 }
 
-pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
+pub(super) fn read(bytes: &[u8], limits: &Limits, held: &Held) -> Result<Csr, ReadError> {
+    // The archive's own list of members, of which a file may have any number.
+    let members = memchr::memmem::find_iter(bytes, b"PK\x01\x02").count();
+    held.charge(members as u64, MEMBER, "the zip archive's list of members")?;
     let zip =
         ZipArchive::new(Cursor::new(bytes)).map_err(|error| zip_error("the zip archive", error))?;
     let mut archive = Archive {
@@ -23,7 +28,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
         left: limits.max_decompressed_bytes,
         // The ratio of Deflate is at most 1032 to 1, so an array that claims more is incomplete.
         roomy: (bytes.len() as u64).saturating_mul(1032).min(limits.max_decompressed_bytes),
-        budget: limits.budget(),
+        held,
         limits,
     };
     if archive.zip.index_for_name("format.npy").is_none() {
@@ -41,7 +46,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
             let nnz = *indptr.last().unwrap_or(&0);
             indices.truncate(nnz);
             values.truncate(nnz);
-            triplets::finish(rows, cols, indptr, indices, values, &mut archive.budget)
+            triplets::finish(rows, cols, indptr, indices, values, archive.held)
         }
         "csc" => {
             let (indptr, indices, values) = archive.compressed(Lines::Columns, rows, cols)?;
@@ -50,7 +55,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
                 let (indices, values) = (&indices[column.clone()], &values[column]);
                 indices.iter().zip(values).map(move |(&row, &value)| (row, col, value))
             });
-            triplets::assemble(rows, cols, entries, &mut archive.budget)
+            triplets::assemble(rows, cols, entries, archive.held)
         }
         "coo" => {
             let row = archive.indices("row", rows)?;
@@ -62,7 +67,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
             }
             let entries =
                 row.iter().zip(&col).zip(&values).map(|((&row, &col), &value)| (row, col, value));
-            triplets::assemble(rows, cols, entries, &mut archive.budget)
+            triplets::assemble(rows, cols, entries, archive.held)
         }
         other => Err(ReadError::unsupported(format!(
             "the SciPy format '{}' is not supported, only csr, csc and coo are: convert the matrix with .tocsr()",
@@ -85,8 +90,7 @@ struct Archive<'a> {
     zip: ZipArchive<Cursor<&'a [u8]>>,
     /// Remaining limit of decompressed bytes.
     left: u64,
-    /// Remaining memory budget.
-    budget: Budget,
+    held: &'a Held,
     roomy: u64,
     limits: &'a Limits,
 }
@@ -107,7 +111,7 @@ impl<'a> Archive<'a> {
                 )));
             }
         }
-        self.budget.charge(array.count(), width)?;
+        self.held.charge(array.count(), width, name)?;
         Ok(array)
     }
 

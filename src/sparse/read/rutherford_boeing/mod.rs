@@ -3,11 +3,10 @@
 
 mod fortran;
 
-use super::limits::Budget;
 use super::number::{self, NumberError};
 use super::text::line;
 use super::triplets::{self, Symmetry, check_pointers};
-use super::{Format, Limits, ReadError};
+use super::{Format, Held, Limits, ReadError};
 use crate::sparse::Csr;
 use fortran::{Descriptor, FieldError, Fields};
 
@@ -171,13 +170,14 @@ fn matrix_type(types: &[u8]) -> Result<(Field, Symmetry), ReadError> {
 pub(super) fn read(
     text: &[u8],
     limits: &Limits,
+    held: &Held,
 ) -> Result<(Format, Csr, Option<String>), ReadError> {
     let header = header(text, limits)?;
-    let mut budget = limits.budget();
     // Charge the stored columns; the resulting rows are charged when their number is known.
     let stored = header.stored as u64;
-    let held = budget.charge(header.cols as u64 + 1, 8);
-    held.and_then(|()| budget.charge(stored, triplets::ENTRY))
+    let columns = held.charge(header.cols as u64 + 1, 8, "column pointers");
+    columns
+        .and_then(|()| held.charge(stored, triplets::ENTRY, "stored entries"))
         .map_err(|error| error.at(text, header.body))?;
     let mut fields = Fields::new(text, header.body);
     let index = |limit: usize| {
@@ -215,7 +215,7 @@ pub(super) fn read(
             .at(text, rest));
     }
     let sections = (&pointers[..], &indices[..], &values[..]);
-    let csr = build(&header, sections, limits, &mut budget).map_err(|error| match error.line {
+    let csr = build(&header, sections, limits, held).map_err(|error| match error.line {
         None => error.at(text, body),
         Some(_) => error,
     })?;
@@ -226,7 +226,7 @@ fn build(
     header: &Header,
     (pointers, indices, values): (&[usize], &[u32], &[f64]),
     limits: &Limits,
-    budget: &mut Budget,
+    held: &Held,
 ) -> Result<Csr, ReadError> {
     let symmetry = header.symmetry;
     let stored = pointers.windows(2).zip(0u32..).flat_map(|(pair, col)| {
@@ -246,5 +246,5 @@ fn build(
         limits.entries(2 * header.stored as u64 - diagonal as u64)?;
     }
     let entries = stored.flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
-    triplets::assemble(header.rows, header.cols, entries, budget)
+    triplets::assemble(header.rows, header.cols, entries, held)
 }

@@ -1,8 +1,8 @@
 //! Files damaged at random: a reader may accept or refuse them, but neither panics nor runs long nor takes much memory.
 
-use super::fixtures::{npz, rutherford_boeing, smtx};
+use super::fixtures::{format, npy, npy_i64, npz, rutherford_boeing, smtx, zip};
 use crate::sparse::Csr;
-use crate::sparse::read::{Limits, ReadErrorKind, read_bytes};
+use crate::sparse::read::{Limits, Pool, ReadErrorKind, read_bytes};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::time::{Duration, Instant};
@@ -120,8 +120,14 @@ fn every_format_keeps_to_its_memory() {
             let error = read_bytes(&bytes, &limits).unwrap_err();
             assert_eq!(error.kind, ReadErrorKind::TooLarge, "{max_matrix_bytes}: {error}");
         }
-        let limits = Limits { max_matrix_bytes: 400, ..Limits::default() };
-        read_bytes(&bytes, &limits).unwrap();
+        // The unpacked pieces of a packed file, a thread's list of parsed entries, and zstd's window are as large for any file.
+        let max_matrix_bytes = 16 << 20;
+        let memory = Pool::memory(max_matrix_bytes);
+        let limits = Limits { max_matrix_bytes, memory: memory.clone(), ..Limits::default() };
+        let parsed = read_bytes(&bytes, &limits).unwrap();
+        assert_eq!(memory.taken(), parsed.csr.bytes());
+        drop(parsed);
+        assert_eq!(memory.taken(), 0);
     }
 }
 
@@ -149,6 +155,67 @@ fn columns_are_paid_for_by_content() {
     // As many as a sparse file may well have.
     let wide = "%%MatrixMarket matrix coordinate pattern general\n1 16777216 1\n1 1\n";
     read_bytes(wide.as_bytes(), &Limits::default()).unwrap();
+}
+
+/// The file that killed a server in a group of 2 GiB: 300 KB that become 10^8 entries of one place.
+#[test]
+fn a_small_file_of_many_duplicates_is_refused_before_it_is_read() {
+    const ENTRIES: usize = 100_000_000;
+    let zeros = npy("'|u1'", &format!("({ENTRIES},)"), &vec![0; ENTRIES]);
+    let members = [
+        ("format", format("coo")),
+        ("shape", npy_i64(&[1, 1])),
+        ("row", zeros.clone()),
+        ("col", zeros.clone()),
+        ("data", zeros),
+    ];
+    let file = zip(&members);
+    assert!(file.len() < 400_000, "{}", file.len());
+    let memory = Pool::memory(256 << 20);
+    let limits = Limits { memory: memory.clone(), ..Limits::default() };
+    let error = read_bytes(&file, &limits).unwrap_err();
+    assert_eq!(error.kind, ReadErrorKind::TooLarge, "{error}");
+    let shortage = error.shortage.unwrap();
+    assert_eq!((shortage.limit, shortage.place), (256 << 20, "row"));
+    assert!(shortage.need >= 4 * ENTRIES as u64);
+    assert_eq!(memory.taken(), 0);
+}
+
+#[test]
+fn a_list_of_members_is_charged() {
+    let members: Vec<_> = (0..2000).map(|_| ("format", Vec::new())).collect();
+    let many: Vec<u8> = zip(&members[..1]).repeat(2000);
+    let limits = Limits { max_matrix_bytes: 1 << 20, ..Limits::default() };
+    let error = read_bytes(&many, &limits).unwrap_err();
+    assert_eq!(error.shortage.unwrap().place, "the zip archive's list of members");
+}
+
+/// What the halves of a symmetric matrix become is charged as they are found, also if other readers took it meanwhile.
+#[test]
+fn mirrored_entries_are_charged() {
+    const ENTRIES: usize = 20_000;
+    let mut text = format!(
+        "%%MatrixMarket matrix coordinate pattern symmetric\n{0} {0} {ENTRIES}\n",
+        ENTRIES + 1
+    );
+    for row in 2..=ENTRIES + 1 {
+        text += &format!("{row} 1\n");
+    }
+    let memory = Pool::memory(64 << 20);
+    let limits = Limits { memory: memory.clone(), ..Limits::default() };
+    assert_eq!(read_bytes(text.as_bytes(), &limits).unwrap().csr.nnz(), 2 * ENTRIES);
+    let others = memory.open(u64::MAX);
+    let most = (0..64)
+        .map(|mib| (64 - mib) << 20)
+        .find(|room| {
+            others.keep(0);
+            others.charge((64 << 20) - room, 1, "others").unwrap();
+            read_bytes(text.as_bytes(), &limits).is_err()
+        })
+        .unwrap();
+    assert!(most >= 28 * ENTRIES as u64, "{most}");
+    let error = read_bytes(text.as_bytes(), &limits).unwrap_err();
+    assert_eq!(error.kind, ReadErrorKind::Busy, "{error}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! gzip and zstd around any format, their bounds, and what is recognised at all.
 
 use super::{Format, ReadErrorKind::*, entries, read, read_bytes, refused};
-use crate::sparse::read::{Limits, read_path};
+use crate::sparse::read::{Limits, Pool, read_path};
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
 
@@ -46,13 +46,52 @@ fn large_ones_go_through_a_file() {
 #[test]
 fn bombs_are_refused() {
     let limits = Limits { max_decompressed_bytes: 1 << 20, ..Limits::default() };
-    for bomb in [gzip(&vec![b' '; 2 << 20]), zstd(&vec![b' '; 2 << 20])] {
+    let much = [TEXT, &vec![b' '; 2 << 20]].concat();
+    for bomb in [gzip(&much), zstd(&much)] {
         let error = read_bytes(&bomb, &limits).unwrap_err();
         assert_eq!(error.kind, TooLarge);
         assert!(error.message.contains("more than the limit of 1048576 bytes"), "{error}");
     }
     let exact = [TEXT, &vec![b' '; (1 << 20) - TEXT.len()]].concat();
     assert!(read_bytes(&gzip(&exact), &limits).is_ok());
+}
+
+/// What is inside is seen from its first bytes: 10 GB of gzip in gzip are never written anywhere.
+#[test]
+fn what_is_packed_in_it_is_refused_by_its_first_bytes() {
+    let inner = gzip(&vec![b' '; 64 << 20]);
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Pool::disk(0);
+    let spool = Some(folder.path().to_owned());
+    let limits = Limits { spool, disk, max_matrix_bytes: 16 << 20, ..Limits::default() };
+    for (outer, inner) in
+        [(gzip(&inner.repeat(300)), "packed more"), (zstd(&vec![b'x'; 64 << 20]), "begins with")]
+    {
+        let error = read_bytes(&outer, &limits).unwrap_err();
+        assert_eq!(error.kind, NotRecognised, "{error}");
+        assert!(error.message.contains(inner), "{error}");
+    }
+}
+
+#[test]
+fn what_unpacks_out_of_proportion_is_refused() {
+    let mut text = TEXT.to_vec();
+    text.resize(80 << 20, b' ');
+    let packed = gzip(&text);
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { spool: Some(folder.path().to_owned()), ..Limits::default() };
+    let strict = Limits { max_ratio: 10, ..limits.clone() };
+    let error = read_bytes(&packed, &strict).unwrap_err();
+    assert_eq!(error.kind, TooLarge);
+    assert!(error.message.contains("in proportion"), "{error}");
+    assert_eq!(read_bytes(&packed, &limits).unwrap().csr.nnz(), 2);
+}
+
+#[test]
+fn nothing_may_follow_what_is_packed() {
+    for whole in [gzip(TEXT), zstd(TEXT)] {
+        refused(&[&whole[..], b"junk"].concat(), Malformed, "stream is corrupt", None);
+    }
 }
 
 #[test]
@@ -70,7 +109,7 @@ fn what_is_not_recognised() {
     refused(b"", NotRecognised, "empty", None);
     refused(b"hello\nworld\n", NotRecognised, "begins with \"hello", None);
     refused(b"\x89PNG\r\n", NotRecognised, "\\x89PNG", None);
-    refused(&gzip(&gzip(TEXT)), NotRecognised, "packed once", None);
+    refused(&gzip(&gzip(TEXT)), NotRecognised, "packed more than once", None);
     refused(&gzip(b""), NotRecognised, "empty", None);
 }
 

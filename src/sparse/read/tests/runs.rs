@@ -25,9 +25,9 @@ fn agrees_with_the_plain_way_whatever_the_cut() {
         [(1, 1, 9), (5000, 300, 20_000), (1024, 70, 50_000), (3, 100_000, 9000)]
     {
         let entries = entries(rows, cols, count);
-        let mut budget = Limits::default().budget();
+        let held = Limits::default().budget();
         let plain =
-            triplets::assemble(rows as usize, cols as usize, entries.iter().copied(), &mut budget)
+            triplets::assemble(rows as usize, cols as usize, entries.iter().copied(), &held)
                 .unwrap();
         let buckets = Buckets::new(rows as usize);
         for piece in [count, 777] {

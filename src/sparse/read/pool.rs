@@ -1,0 +1,166 @@
+//! Bytes that readers share, of memory or of disk: what is about to be taken is charged first, and refused while nothing has
+//! been lost.
+
+use super::{ReadError, ReadErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes for all that is read at the same time in a process; clones share them.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Of what the bytes are, for messages.
+    of: &'static str,
+    limit: u64,
+    taken: AtomicU64,
+}
+
+impl Pool {
+    /// `limit` bytes of memory.
+    pub fn memory(limit: u64) -> Self {
+        Self::of("memory", limit)
+    }
+
+    /// `limit` bytes of disk, for temporary files.
+    pub fn disk(limit: u64) -> Self {
+        Self::of("disk for temporary files", limit)
+    }
+
+    fn of(of: &'static str, limit: u64) -> Self {
+        Self(Arc::new(Shared { of, limit, taken: AtomicU64::new(0) }))
+    }
+
+    /// All of it, in bytes.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// Bytes that are taken now.
+    pub fn taken(&self) -> u64 {
+        self.0.taken.load(Relaxed)
+    }
+
+    /// Nothing yet, and at most `limit` bytes.
+    pub fn open(&self, limit: u64) -> Held {
+        Held { pool: self.clone(), limit, bytes: AtomicU64::new(0) }
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let more = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.0.limit);
+        self.0.taken.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        self.0.taken.fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// The same bytes, not as many.
+impl PartialEq for Pool {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Pool {}
+
+/// Why bytes were refused: what a reader would hold, and what it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Bytes that would be held with what was asked for.
+    pub need: u64,
+    /// Bytes that may be held: by one reader, or by all at once.
+    pub limit: u64,
+    /// What the bytes were for.
+    pub place: &'static str,
+}
+
+/// The bytes of one reader and of what it read, given back when dropped. Threads of a reader share them.
+#[derive(Debug)]
+pub struct Held {
+    pool: Pool,
+    /// Most bytes of this reader alone.
+    limit: u64,
+    bytes: AtomicU64,
+}
+
+impl Held {
+    /// Bytes held now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Charges `count` times `width` bytes before they are allocated for `place`.
+    pub fn charge(&self, count: u64, width: u64, place: &'static str) -> Result<(), ReadError> {
+        let bytes = count.saturating_mul(width);
+        let need = self.bytes().saturating_add(bytes);
+        let (all, of) = (self.pool.limit(), self.pool.0.of);
+        let limit = self.limit.min(all);
+        if need > limit {
+            let shortage = Shortage { need, limit, place };
+            return Err(ReadError {
+                shortage: Some(shortage),
+                ..ReadError::too_large(format!(
+                    "reading the upload would need at least {need} bytes of {of} (for {place}), more than the limit of {limit} \
+                     bytes of {of}"
+                ))
+            });
+        }
+        if !self.pool.take(bytes) {
+            let shortage = Shortage { need, limit: all, place };
+            let message = format!(
+                "reading the upload would need at least {need} bytes of {of} (for {place}); of the {all} that may be used at \
+                 once, {} are in use now",
+                self.pool.taken()
+            );
+            return Err(ReadError {
+                shortage: Some(shortage),
+                ..ReadError::new(ReadErrorKind::Busy, message)
+            });
+        }
+        self.bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Gives back all but `bytes`, once the rest has been freed.
+    pub fn keep(&self, bytes: u64) {
+        let before = self.bytes.fetch_min(bytes, Relaxed);
+        self.pool.give(before.saturating_sub(bytes));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.pool.give(self.bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_share_what_there_is() {
+        let memory = Pool::memory(100);
+        let first = memory.open(80);
+        first.charge(10, 6, "a").unwrap();
+        let error = first.charge(3, 10, "b").unwrap_err();
+        let shortage = Shortage { need: 90, limit: 80, place: "b" };
+        assert_eq!((error.kind, error.shortage), (ReadErrorKind::TooLarge, Some(shortage)));
+        let second = memory.open(200);
+        let error = second.charge(50, 1, "c").unwrap_err();
+        let shortage = Shortage { need: 50, limit: 100, place: "c" };
+        assert_eq!((error.kind, error.shortage), (ReadErrorKind::Busy, Some(shortage)));
+        // What can never be had is refused for good.
+        assert_eq!(second.charge(101, 1, "c").unwrap_err().kind, ReadErrorKind::TooLarge);
+        first.keep(20);
+        second.charge(50, 1, "c").unwrap();
+        assert_eq!(memory.taken(), 70);
+        drop(first);
+        assert_eq!(memory.taken(), 50);
+        drop(second);
+        assert_eq!(memory.taken(), 0);
+    }
+}
