@@ -53,6 +53,9 @@ pub struct Server {
 #[serde(deny_unknown_fields)]
 pub struct Data {
     pub dir: PathBuf,
+    pub max_stored_bytes: u64,
+    pub max_temporary_bytes: u64,
+    pub min_free_bytes: u64,
     store: String,
     blobs: String,
 }

@@ -2,9 +2,12 @@
 
 use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, say, session_key};
+use crate::environment::disk;
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
 use crate::service::training::Trainer;
-use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings, reading_bytes};
+use crate::service::{
+    LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, reading_bytes,
+};
 use crate::sparse::read::{self, Pool};
 use crate::store::{LocalBlobs, SqliteStore};
 use crate::tuner::WorkerLoops;
@@ -201,11 +204,20 @@ fn settings(config: &Config) -> ServiceSettings {
                 0 => reading_bytes(),
                 bytes => bytes,
             }),
+            disk: Pool::disk(match config.data.max_temporary_bytes {
+                0 => disk::free(&config.data.uploads()).map_or(u64::MAX, |free| free / 2),
+                bytes => bytes,
+            }),
             max_ratio: config.server.max_ratio,
             spool: Some(config.data.uploads()),
             ..read::Limits::default()
         },
         max_upload_bytes: most,
+        stored: StoredLimits {
+            folder: Some(config.data.blobs()),
+            most: config.data.max_stored_bytes,
+            least_free: config.data.min_free_bytes,
+        },
         temp_dir: config.data.uploads(),
         search: SearchDefaults {
             top_k: search.top_k,

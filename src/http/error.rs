@@ -4,7 +4,7 @@
 //! layer or from axum (405, 413, a timeout) is converted there to the problem of that status, so every error has this form.
 
 use super::dashboard::{Rendered, Viewer, failure_page};
-use crate::service::ServiceError;
+use crate::service::{Lack, ServiceError};
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -317,8 +317,12 @@ impl From<ServiceError> for Problem {
             ServiceError::Conflict { .. } => Self::new(Kind::Conflict, text),
             ServiceError::KeyReused => Self::new(Kind::KeyReused, text),
             ServiceError::TooLarge { .. } => Self::new(Kind::TooLarge, text),
-            ServiceError::Shortage { shortage, passing, .. } => {
-                let kind = if passing { Kind::Busy } else { Kind::TooLarge };
+            ServiceError::Shortage { shortage, lack, .. } => {
+                let kind = match lack {
+                    Lack::Never => Kind::TooLarge,
+                    Lack::InUse => Kind::Busy,
+                    Lack::Full => Kind::StorageFull,
+                };
                 Self::new(kind, text)
                     .with("need", Some(shortage.need))
                     .with("limit", Some(shortage.limit))

@@ -57,6 +57,8 @@ impl Service {
         }
         let written = self.build_bundle(&plan, values).await?;
         let Written { file, bytes, sha256 } = written;
+        let room = Arc::clone(&self.inner.room);
+        tokio::task::spawn_blocking(move || room.take(bytes)).await??;
         let blob = blobs.put_file(file, None).await?;
         let bundle = StoredBundle {
             plan: id.clone(),
@@ -106,8 +108,7 @@ impl Service {
         S: Stream<Item = std::result::Result<Bytes, E>> + Send,
         E: Display,
     {
-        let settings = &self.inner.settings;
-        let received = receive(body, &settings.temp_dir, settings.max_upload_bytes).await?;
+        let received = receive(body, &self.inner.settings).await?;
         let permit = self.inner.parses.clone().acquire_owned().await?;
         let (bundle, received) = tokio::task::spawn_blocking(move || {
             let bundle = Bundle::open(&received).map_err(refused);
@@ -121,6 +122,13 @@ impl Service {
         if let Some(known) = self.inner.store.plan(&plan.id).await? {
             return Ok(Imported { plan: known, created: false });
         }
+        let (room, file) = (Arc::clone(&self.inner.room), received.to_path_buf());
+        let measured = tokio::task::spawn_blocking(move || {
+            // Its programs are stored once more by themselves.
+            let bytes = std::fs::metadata(file).map_err(not_written)?.len();
+            room.take(bytes.saturating_mul(2))
+        });
+        measured.await??;
         self.keep_programs(&bundle).await?;
         let staged = self.inner.blobs.stage().await?;
         let written = tokio::task::spawn_blocking(move || copied(&received, staged)).await??;

@@ -40,12 +40,7 @@ pub enum ServiceError {
     TooLarge { message: String },
     /// More memory or disk than there is for such requests, or than is free now.
     #[error("{message}")]
-    Shortage {
-        message: String,
-        shortage: Shortage,
-        /// Others use what is missing: the same request may succeed later.
-        passing: bool,
-    },
+    Shortage { message: String, shortage: Shortage, lack: Lack },
     /// The same request may succeed later.
     #[error("{message}")]
     Unavailable { message: String },
@@ -58,6 +53,17 @@ pub enum ServiceError {
     /// A fault of this program or its machine. The text is for the log, not for the client.
     #[error(transparent)]
     Internal(Cause),
+}
+
+/// What kind of shortage it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// There is never as much.
+    Never,
+    /// Others use it now: the same request may succeed later.
+    InUse,
+    /// The store is full, until the operator makes room.
+    Full,
 }
 
 /// The cause of an error; shared, so that all requests that wait for one answer get the same error.
@@ -90,7 +96,7 @@ impl ServiceError {
     /// Whether the server failed rather than the request.
     pub(crate) const fn is_failure(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Full(_) | Self::Internal(_))
-            || matches!(self, Self::Shortage { passing: true, .. })
+            || matches!(self, Self::Shortage { lack: Lack::InUse | Lack::Full, .. })
     }
 }
 
@@ -106,8 +112,9 @@ impl From<ReadError> for ServiceError {
     fn from(error: ReadError) -> Self {
         let message = error.to_string();
         if let Some(shortage) = error.shortage {
-            let passing = error.kind == ReadErrorKind::Busy;
-            return Self::Shortage { message, shortage, passing };
+            let in_use = error.kind == ReadErrorKind::Busy;
+            let lack = if in_use { Lack::InUse } else { Lack::Never };
+            return Self::Shortage { message, shortage, lack };
         }
         match error.kind {
             ReadErrorKind::Unsupported => Self::Unsupported { pointer: None, message },

@@ -1,6 +1,6 @@
 //! Ingest: an upload becomes a canonical matrix, a blob and a row. Nothing that the client declares is trusted.
 
-use super::{Result, Service, ServiceError};
+use super::{Result, Service, ServiceError, ServiceSettings};
 use crate::domain::{Digest, Matrix};
 use crate::sparse::read::{self, Held, Limits, Parsed};
 use crate::sparse::{Csr, canonical, digest, features};
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use metrics::{counter, histogram};
 use std::fmt::Display;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,7 +65,7 @@ impl Service {
         E: Display,
     {
         let settings = &self.inner.settings;
-        let file = receive(body, &settings.temp_dir, settings.max_upload_bytes).await?;
+        let file = receive(body, settings).await?;
         let permit = self.inner.parses.clone().acquire_owned().await?;
         let limits = settings.limits.clone();
         let read = tokio::task::spawn_blocking(move || parse(&file, &limits, permit)).await??;
@@ -92,7 +93,9 @@ impl Service {
 
     async fn keep(&self, read: Read, name: Option<String>) -> Result<Uploaded> {
         let mut staged = self.inner.blobs.stage().await?;
+        let room = Arc::clone(&self.inner.room);
         let (matrix, staged) = tokio::task::spawn_blocking(move || -> Result<_> {
+            room.take(canonical::file_bytes(&read.csr))?;
             let name = name.or_else(|| read.declared_name.clone());
             let matrix = features::facts_under(&read.csr, name, read.pattern, read.digest);
             canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
@@ -126,13 +129,28 @@ impl Service {
     }
 }
 
+/// A body as a file, which is removed when this is dropped, and the disk that it takes.
+pub(super) struct Received {
+    file: TempPath,
+    _disk: Held,
+}
+
+impl Deref for Received {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.file
+    }
+}
+
 /// Streams the body to a file, and stops as soon as it is too long.
-pub(super) async fn receive<S, E>(body: S, folder: &Path, most: u64) -> Result<TempPath>
+pub(super) async fn receive<S, E>(body: S, settings: &ServiceSettings) -> Result<Received>
 where
     S: Stream<Item = std::result::Result<Bytes, E>> + Send,
     E: Display,
 {
-    let folder = folder.to_owned();
+    let (folder, most) = (settings.temp_dir.clone(), settings.max_upload_bytes);
+    let disk = settings.limits.disk.open(u64::MAX);
     let file: NamedTempFile = tokio::task::spawn_blocking(move || {
         tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder)
     })
@@ -152,15 +170,16 @@ where
                 format!("the upload is larger than {most} bytes, the limit of this server");
             return Err(ServiceError::TooLarge { message });
         }
+        disk.charge(chunk.len() as u64, 1, "the upload as it arrived")?;
         out.write_all(&chunk).await.map_err(|error| ServiceError::of_io("an upload", error))?;
     }
     out.flush().await.map_err(|error| ServiceError::of_io("an upload", error))?;
     histogram!("sparsetune_upload_bytes").record(bytes as f64);
-    Ok(path)
+    Ok(Received { file: path, _disk: disk })
 }
 
 /// Blocks. The file is removed at the end of this call, whatever the result and even if nobody waits for it.
-fn parse(file: &TempPath, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
+fn parse(file: &Received, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
     let started = Instant::now();
     let Parsed { csr, declared_name, held, .. } = read::read_path(file, limits)?;
     // Charged as everything that the following steps allocate.

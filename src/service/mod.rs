@@ -19,6 +19,7 @@ mod plans;
 mod predicted;
 mod rankers;
 mod request;
+mod room;
 mod settings;
 pub mod signals;
 mod study;
@@ -31,7 +32,7 @@ pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, StoredBundle, 
 pub use bundles::Imported;
 pub use devices::{DeviceStatus, Opening};
 pub use drawings::PAGE_SPY;
-pub use error::{Result, ServiceError};
+pub use error::{Lack, Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
@@ -39,6 +40,7 @@ pub use learning::{ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
+pub use room::StoredLimits;
 pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings, reading_bytes};
 pub use study::Searched;
 pub use upkeep::Removed;
@@ -76,6 +78,8 @@ struct Inner {
     /// Held while a matrix's file and row are created or deleted together.
     publishing: tokio::sync::Mutex<()>,
     drawings: Drawings,
+    /// For what uploads and bundles store.
+    room: Arc<room::Room>,
     /// Devices of this process that are being opened.
     opening: Mutex<Vec<DeviceId>>,
     /// The active learned models, as last read.
@@ -88,7 +92,9 @@ impl Service {
         let listener: Arc<dyn Listener> = signals.clone();
         store.listen(&listener);
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
+        let room = Arc::new(room::Room::new(settings.stored.clone()));
         let inner = Inner {
+            room,
             store,
             blobs,
             settings,

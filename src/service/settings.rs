@@ -1,5 +1,6 @@
 //! Settings of the use cases; filled from the configuration at start.
 
+use super::room::StoredLimits;
 use crate::domain::{Clock, L2Policy, SearchStrategy};
 use crate::environment::memory;
 use crate::sparse::read::{Limits, Pool};
@@ -15,6 +16,8 @@ pub struct ServiceSettings {
     pub limits: Limits,
     /// Maximum size in bytes of an upload as it arrives here, after the transport has decompressed it.
     pub max_upload_bytes: u64,
+    /// What may be stored.
+    pub stored: StoredLimits,
     /// Folder in which uploads wait to be parsed.
     pub temp_dir: PathBuf,
     /// Maximum number of uploads parsed at once; each takes a few times the size of its CSR in memory.
@@ -126,6 +129,7 @@ impl Default for ServiceSettings {
             owner: "local".to_owned(),
             limits: Limits { memory: Pool::memory(reading_bytes()), ..Limits::default() },
             max_upload_bytes: 4 << 30,
+            stored: StoredLimits::default(),
             temp_dir: std::env::temp_dir(),
             parses_at_once: 2,
             search: SearchDefaults {

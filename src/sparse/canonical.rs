@@ -4,16 +4,24 @@
 //!
 //! ```text
 //!   0  magic               16 bytes   "sparsetune csr\0\0"
-//!  16  version             u64        1
+//!  16  version             u64        1, or 2 where nearly all rows are empty
 //!  24  rows, cols, nnz     u64 each
 //!  48  pattern digest      32 bytes   see `sparse::digest`
 //!  80  digest              32 bytes
-//! 112  zeros               16 bytes
-//! 128  row pointers        u64 x (rows + 1)
+//! 112  filled rows         u64        version 2: the rows that have entries; version 1: 0
+//! 120  zeros               8 bytes
+//! 128  row pointers        version 1: u64 x (rows + 1)
+//!                          version 2: u32 x filled rows, their numbers, then 4 zero bytes if they are odd in number,
+//!                                     then u64 x filled rows, the end of each
 //!      column indices      u32 x nnz, then 4 zero bytes if nnz is odd
 //!      values              binary64 x nnz
 //! ```
+//!
+//! Digests are of the matrix, not of the file, so they do not depend on the version.
 
+mod pointers;
+
+use self::pointers::Pointers;
 use super::read::{Held, Pool, ReadError};
 use super::{Csr, CsrError};
 use crate::domain::Digest;
@@ -24,7 +32,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const MAGIC: &[u8; 16] = b"sparsetune csr\0\0";
-const VERSION: u64 = 1;
 const HEADER_BYTES: usize = 128;
 
 /// Bytes per parallel read: large enough for the disk, small enough to be distributed among threads.
@@ -48,12 +55,14 @@ pub enum CanonicalError {
     Io(#[from] io::Error),
     #[error("this is not a canonical matrix file")]
     Magic,
-    #[error("the canonical matrix file has version {0}, but this build reads version {VERSION}")]
+    #[error("the canonical matrix file has version {0}, but this build reads versions 1 and 2")]
     Version(u64),
     #[error(
         "the canonical matrix file has {found} bytes, but according to its header it should have {expected}"
     )]
     Length { found: u64, expected: u128 },
+    #[error("the canonical matrix file has {rows} rows, of which only {filled} have entries")]
+    Hollow { rows: u64, filled: u64 },
     #[error("the canonical matrix file contains an invalid matrix: {0}")]
     Matrix(#[from] CsrError),
     #[error(transparent)]
@@ -76,7 +85,14 @@ pub fn save(
     Ok(())
 }
 
-/// Writes the canonical bytes, each array in one call, so `out` needs no buffer.
+/// Bytes of a matrix's file.
+pub fn file_bytes(matrix: &Csr) -> u64 {
+    let pointers = Pointers::of(matrix).bytes(matrix.rows() as u64);
+    let entries = (4 * (matrix.nnz() + matrix.nnz() % 2) + 8 * matrix.nnz()) as u64;
+    (HEADER_BYTES as u64 + entries).saturating_add(u64::try_from(pointers).unwrap_or(u64::MAX))
+}
+
+/// Writes the canonical bytes, each array in one call or in large blocks, so `out` needs no buffer.
 pub fn write(
     matrix: &Csr,
     mut out: impl Write,
@@ -85,14 +101,18 @@ pub fn write(
 ) -> Result<(), CanonicalError> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(MAGIC);
-    for field in [VERSION, matrix.rows() as u64, matrix.cols() as u64, matrix.nnz() as u64] {
+    let pointers = Pointers::of(matrix);
+    for field in
+        [pointers.version(), matrix.rows() as u64, matrix.cols() as u64, matrix.nnz() as u64]
+    {
         header.extend_from_slice(&field.to_le_bytes());
     }
     header.extend_from_slice(pattern.as_bytes());
     header.extend_from_slice(digest.as_bytes());
+    header.extend_from_slice(&pointers.stored_count().to_le_bytes());
     header.resize(HEADER_BYTES, 0);
     out.write_all(&header)?;
-    out.write_all(bytemuck::cast_slice(matrix.indptr()))?;
+    pointers.write(matrix, &mut out)?;
     out.write_all(bytemuck::cast_slice(matrix.indices()))?;
     out.write_all(&[0u8; 4][..padding(matrix.nnz())])?;
     out.write_all(bytemuck::cast_slice(matrix.values()))?;
@@ -118,21 +138,17 @@ pub fn open_in(path: &Path, memory: &Pool) -> Result<(Csr, Header, Held), Canoni
         return Err(CanonicalError::Magic);
     }
     file.read_exact_at(&mut bytes, 0)?;
-    let header = parse_header(&bytes)?;
-    let (rows, nnz) = check_length(&header, found)?;
-
+    let (header, pointers) = parse_header(&bytes)?;
+    check_length(&header, pointers, found)?;
+    let nnz = header.nnz as usize;
     let held = memory.open(u64::MAX);
-    held.charge(rows as u64 + 1, 8, "row pointers")?;
-    held.charge(nnz as u64, 12, "entries")?;
-    let mut indptr = vec![0usize; rows + 1];
+    let (indptr, mut at) = pointers.read(&file, HEADER_BYTES as u64, &header, &held)?;
+    held.charge(header.nnz, 12, "entries")?;
     let mut indices = vec![0u32; nnz];
     let mut values = vec![0f64; nnz];
-    let mut at = HEADER_BYTES as u64;
-    at = read_array(&file, bytemuck::cast_slice_mut(&mut indptr), at)?;
     at = read_array(&file, bytemuck::cast_slice_mut(&mut indices), at)?;
     read_array(&file, bytemuck::cast_slice_mut(&mut values), at + padding(nnz) as u64)?;
-    // Hosts are 64-bit (see `sparse`), so usize can represent any u64.
-    let cols = header.cols as usize;
+    let (rows, cols) = (header.rows as usize, header.cols as usize);
     Ok((Csr::new(rows, cols, indptr, indices, values)?, header, held))
 }
 
@@ -140,7 +156,7 @@ fn padding(nnz: usize) -> usize {
     4 * (nnz % 2)
 }
 
-fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Result<Header, CanonicalError> {
+fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Result<(Header, Pointers), CanonicalError> {
     if !bytes.starts_with(MAGIC) {
         return Err(CanonicalError::Magic);
     }
@@ -154,26 +170,33 @@ fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Result<Header, CanonicalError> {
         digest.copy_from_slice(&bytes[at..at + 32]);
         Digest::from_bytes(digest)
     };
-    if word(16) != VERSION {
-        return Err(CanonicalError::Version(word(16)));
-    }
-    Ok(Header {
+    let pointers = match word(16) {
+        1 => Pointers::Full,
+        2 => Pointers::Filled(word(112)),
+        other => return Err(CanonicalError::Version(other)),
+    };
+    let header = Header {
         rows: word(24),
         cols: word(32),
         nnz: word(40),
         pattern_digest: digest(48),
         digest: digest(80),
-    })
+    };
+    if !pointers.expands_to(header.rows) {
+        return Err(CanonicalError::Hollow { rows: header.rows, filled: pointers.stored_count() });
+    }
+    Ok((header, pointers))
 }
 
-/// The array lengths, after checking that the file has exactly the corresponding size.
-fn check_length(header: &Header, found: u64) -> Result<(usize, usize), CanonicalError> {
-    let (rows, nnz) = (u128::from(header.rows), u128::from(header.nnz));
-    let expected = HEADER_BYTES as u128 + 8 * (rows + 1) + 4 * (nnz + nnz % 2) + 8 * nnz;
+/// Whether the file has exactly the size that its header says.
+fn check_length(header: &Header, pointers: Pointers, found: u64) -> Result<(), CanonicalError> {
+    let nnz = u128::from(header.nnz);
+    let expected =
+        HEADER_BYTES as u128 + pointers.bytes(header.rows) + 4 * (nnz + nnz % 2) + 8 * nnz;
     if expected != u128::from(found) {
         return Err(CanonicalError::Length { found, expected });
     }
-    Ok((header.rows as usize, header.nnz as usize))
+    Ok(())
 }
 
 /// Fills `bytes` from offset `at` and returns the offset after them.
@@ -198,7 +221,15 @@ mod tests {
         (matrix, pattern, whole)
     }
 
-    fn open_bytes(bytes: &[u8]) -> Result<(Csr, Header), CanonicalError> {
+    pub(super) fn file_of(matrix: &Csr) -> Vec<u8> {
+        let pattern = pattern_digest(matrix);
+        let mut bytes = Vec::new();
+        write(matrix, &mut bytes, pattern, digest(matrix, &pattern)).unwrap();
+        assert_eq!(bytes.len() as u64, file_bytes(matrix));
+        bytes
+    }
+
+    pub(super) fn open_bytes(bytes: &[u8]) -> Result<(Csr, Header), CanonicalError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         open(file.path())

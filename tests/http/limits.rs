@@ -31,3 +31,46 @@ async fn an_upload_is_read_within_the_memory_that_there_is() {
     assert_eq!(app.upload(tridiagonal(10)).await.status(), 201);
     assert_eq!(memory.taken(), 0);
 }
+
+#[tokio::test]
+async fn empty_rows_are_not_stored() {
+    let app = TestApp::new().await;
+    let facts: Value = app.upload(EMPTY).await.json().await.unwrap();
+    let digest = facts["digest"].as_str().unwrap();
+    let file = app.running.service.matrix_file(&digest.parse().unwrap()).await.unwrap();
+    assert_eq!(std::fs::metadata(&*file).unwrap().len(), 128 + 16 + 8 + 8);
+    // The digest is that of the documented layout, with a pointer for every row.
+    const ROWS: u64 = 1 << 24;
+    let mut pattern = blake3::Hasher::new();
+    pattern.update(b"sparsetune pattern v1\0");
+    for word in [ROWS, ROWS, 1, 0] {
+        pattern.update(&word.to_le_bytes());
+    }
+    let block = 1u64.to_le_bytes().repeat(1 << 12);
+    for _ in 0..ROWS >> 12 {
+        pattern.update(&block);
+    }
+    pattern.update(&0u32.to_le_bytes());
+    let mut whole = blake3::Hasher::new();
+    whole.update(b"sparsetune matrix v1\0").update(pattern.finalize().as_bytes());
+    whole.update(&1f64.to_le_bytes());
+    assert_eq!(digest, whole.finalize().to_hex().as_str());
+    assert_eq!(app.get(&format!("/v1/matrices/{digest}/spy.png")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn disk_is_bounded() {
+    let app = TestApp::with(&[("data.max_stored_bytes", toml::Value::from(2000))]).await;
+    assert_eq!(app.upload(tridiagonal(10)).await.status(), 201);
+    let (status, body) = problem(app.upload(tridiagonal(100)).await).await;
+    assert_eq!((status, body["type"].as_str()), (503, Some("/problems/storage-full")));
+    assert_eq!(body["limit"], 2000);
+    // What is stored already takes nothing.
+    assert_eq!(app.upload(tridiagonal(10)).await.status(), 200);
+
+    let app = TestApp::with(&[("data.max_temporary_bytes", toml::Value::from(1000))]).await;
+    assert_eq!(app.upload(tridiagonal(10)).await.status(), 201);
+    let (status, body) = problem(app.upload(tridiagonal(1000)).await).await;
+    assert_eq!((status, body["where"].as_str()), (413, Some("the upload as it arrived")));
+    assert_eq!(app.running.service.settings().limits.disk.taken(), 0);
+}

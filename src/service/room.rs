@@ -1,0 +1,136 @@
+//! Room for what is stored: a quota of bytes, and disk that must stay free for the database and everything else.
+
+use super::error::{Lack, Result, ServiceError};
+use crate::environment::disk;
+use crate::sparse::read::Shortage;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What may be stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredLimits {
+    /// The folder of the blobs; without one, nothing is checked.
+    pub folder: Option<PathBuf>,
+    /// Most bytes of all blobs; 0 is no quota.
+    pub most: u64,
+    /// Bytes of its file system that must stay free.
+    pub least_free: u64,
+}
+
+/// How long a count of the folder is used; what is stored meanwhile is added to it.
+const COUNT_AGE: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Room {
+    limits: StoredLimits,
+    counted: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Room {
+    pub(super) fn new(limits: StoredLimits) -> Self {
+        Self { limits, counted: Mutex::default() }
+    }
+
+    /// Refuses what there is no room for, before any of it is written. Blocks on the file system.
+    pub(super) fn take(&self, bytes: u64) -> Result<()> {
+        let Some(folder) = &self.limits.folder else { return Ok(()) };
+        let least = self.limits.least_free;
+        if let Some(free) = disk::free(folder).filter(|free| free.saturating_sub(bytes) < least) {
+            let message = format!(
+                "{bytes} bytes are to be stored, and {free} bytes of disk are free, of which {least} have to stay free"
+            );
+            let shortage =
+                Shortage { need: bytes, limit: free.saturating_sub(least), place: "disk" };
+            return Err(ServiceError::Shortage { message, shortage, lack: Lack::Full });
+        }
+        let most = self.limits.most;
+        if most == 0 {
+            return Ok(());
+        }
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let known = counted.filter(|(at, _)| now.duration_since(*at) < COUNT_AGE);
+        let (at, stored) = match known {
+            Some(known) => known,
+            None => {
+                let stored = count(folder);
+                (now, stored.map_err(|error| ServiceError::of_io("the stored blobs", error))?)
+            }
+        };
+        let need = stored.saturating_add(bytes);
+        if need > most {
+            // Room may be made at any time, so the next request counts again.
+            *counted = None;
+            let message = format!(
+                "{bytes} bytes are to be stored, and {stored} are; this server stores at most {most}"
+            );
+            let shortage = Shortage { need, limit: most, place: "stored matrices and programs" };
+            return Err(ServiceError::Shortage { message, shortage, lack: Lack::Full });
+        }
+        *counted = Some((at, need));
+        Ok(())
+    }
+}
+
+/// Bytes of all files in a folder and those below. What disappears meanwhile is not counted.
+fn count(folder: &Path) -> io::Result<u64> {
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if gone(&error) => return Ok(0),
+        entries => entries?,
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(facts) if facts.is_dir() => count(&entry.path())?,
+            Ok(facts) => facts.len(),
+            Err(error) if gone(&error) => 0,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(room: &Room, bytes: u64) -> Option<Shortage> {
+        match room.take(bytes) {
+            Ok(()) => None,
+            Err(ServiceError::Shortage { shortage, lack: Lack::Full, .. }) => Some(shortage),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_quota_counts_what_is_there_and_what_is_added() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("ab")).unwrap();
+        std::fs::write(folder.path().join("ab/cd"), [0; 60]).unwrap();
+        let limits =
+            StoredLimits { folder: Some(folder.path().to_owned()), most: 100, least_free: 0 };
+        let room = Room::new(limits.clone());
+        assert_eq!(refused(&room, 30), None);
+        let shortage = refused(&room, 30).unwrap();
+        assert_eq!((shortage.need, shortage.limit), (120, 100));
+        // What was announced is counted only as far as it came.
+        assert_eq!(refused(&room, 40), None);
+        std::fs::remove_file(folder.path().join("ab/cd")).unwrap();
+        assert!(refused(&room, 100).is_some() && refused(&room, 100).is_none());
+        assert_eq!(refused(&Room::new(StoredLimits { most: 0, ..limits }), 1000), None);
+    }
+
+    #[test]
+    fn some_disk_stays_free() {
+        let folder = Some(std::env::temp_dir());
+        let room =
+            |least_free| Room::new(StoredLimits { folder: folder.clone(), most: 0, least_free });
+        assert_eq!(refused(&room(0), 1), None);
+        assert_eq!(refused(&room(u64::MAX), 1).unwrap().place, "disk");
+        assert_eq!(refused(&Room::new(StoredLimits::default()), u64::MAX), None);
+    }
+}
