@@ -94,7 +94,8 @@ pub async fn show(
 /// Takes in a bundle that another service made.
 pub async fn import(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let upload = Upload::begin(&app.uploads, request)?;
-    let imported = upload.run(|body| app.service.import_bundle(body)).await?;
+    let coding = upload.coding;
+    let imported = upload.run(|body| app.service.import_bundle(body, coding)).await?;
     let status = if imported.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/plans/{}", imported.plan.id);
     let body = Json(Plan::from(imported.plan));

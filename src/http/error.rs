@@ -150,7 +150,7 @@ impl Kind {
     }
 
     /// The detail for a bare status from a layer.
-    const fn bare_detail(self) -> &'static str {
+    pub(super) const fn bare_detail(self) -> &'static str {
         match self {
             Self::NotFound => "no route has this path; GET / lists them",
             Self::MethodNotAllowed => "the Allow header lists the methods of this resource",

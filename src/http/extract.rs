@@ -1,6 +1,7 @@
 //! Extractors that reject with problem+json: for bodies with the JSON pointer of the mistake, for queries and paths with the
 //! name.
 
+use super::coding::{self, JsonLimit};
 use super::error::{Kind, Problem};
 use crate::domain::{Digest, JobId, ModelId, PlanId, QuarantineId};
 pub use crate::wire::given;
@@ -31,11 +32,17 @@ fn no_json() -> Problem {
     Problem::new(Kind::UnsupportedMediaType, detail)
 }
 
+/// The whole body, unpacked.
 async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
-    Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
+    let coding = coding::of(request.headers())?;
+    let limit = request.extensions().get::<JsonLimit>().copied();
+    let limit = limit.ok_or_else(|| Problem::internal("a route of JSON has no limit"))?;
+    let whole = Bytes::from_request(request, state).await;
+    let whole = whole.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::new(Kind::TooLarge, "the JSON body is too large"),
         _ => Problem::new(Kind::MalformedBody, rejection.body_text()),
-    })
+    })?;
+    coding::unpacked(whole, coding, limit)
 }
 
 /// A JSON body or none: every member may be absent, and so may the whole body.

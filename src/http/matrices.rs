@@ -44,7 +44,8 @@ pub async fn upload(
 ) -> Result<Response, Problem> {
     let name = checked_name(query.name)?;
     let upload = Upload::begin(&app.uploads, request)?;
-    let uploaded = upload.run(|body| app.service.upload(body, name)).await?;
+    let coding = upload.coding;
+    let uploaded = upload.run(|body| app.service.upload_coded(body, coding, name)).await?;
     let status = if uploaded.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/matrices/{}", uploaded.matrix.digest);
     Ok((status, [(header::LOCATION, location)], Json(Matrix::from(uploaded.matrix)))

@@ -3,6 +3,7 @@
 mod accept;
 mod bundles;
 mod catalogue;
+mod coding;
 mod dashboard;
 mod devices;
 mod edge;

@@ -7,28 +7,27 @@
 //!
 //! Around a handler, depending on the class of its route:
 //! 3. a time limit: short for immediate answers, long for uploads, none for event streams.
-//! 4. decompression of the body (Content-Encoding gzip, zstd), only where a body is read.
-//! 5. the body size limit, inside decompression: it counts the bytes that the handler would have to hold, so a small
-//!    body that decompresses to a large one is cut off at the limit like any other.
-//! 6. compression of the response, only for pages and the API's description: files are embedded compressed, and other
+//! 4. the body size limit, of the bytes that arrive. What they unpack to (Content-Encoding gzip, zstd) is limited where it is
+//!    unpacked ([`super::coding`]).
+//! 5. compression of the response, only for pages and the API's description: files are embedded compressed, and other
 //!    answers are small or have a compressed form of their own.
 //!
 //! The handler itself limits concurrent uploads, because this limit must apply as long as the body is read.
 
+use super::coding::JsonLimit;
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
     operations, plans, profile, trainings, trials,
 };
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, delete, get, post};
+use axum::{Extension, Router};
 use std::time::Duration;
 use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
-use tower_http::decompression::RequestDecompressionLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
 
@@ -148,7 +147,6 @@ fn upload(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
     methods.route_layer(
         ServiceBuilder::new()
             .layer(limit)
-            .layer(RequestDecompressionLayer::new())
             .layer(RequestBodyLimitLayer::new(app.limits.upload_bytes)),
     )
 }
@@ -156,7 +154,7 @@ fn upload(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
 fn json_body(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
     methods.route_layer(
         ServiceBuilder::new()
-            .layer(RequestDecompressionLayer::new())
+            .layer(Extension(JsonLimit(app.limits.json_bytes)))
             .layer(RequestBodyLimitLayer::new(app.limits.json_bytes))
             // The layer above is the limit; axum's own would be a second one on the same bytes.
             .layer(DefaultBodyLimit::disable()),

@@ -1,9 +1,10 @@
 //! An upload in progress: a permit that limits concurrent uploads, and the body as a stream whose failures are reported
 //! separately.
 
+use super::coding;
 use super::error::{Kind, Problem};
 use super::metrics::Open;
-use crate::service::ServiceError;
+use crate::service::{Coding, ServiceError};
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;
 use axum::http::header;
@@ -19,6 +20,8 @@ pub struct Upload {
     _place: OwnedSemaphorePermit,
     _open: Open,
     body: BodyDataStream,
+    /// How the body is packed.
+    pub coding: Option<Coding>,
 }
 
 impl Upload {
@@ -28,6 +31,7 @@ impl Upload {
             let detail = "send the matrix itself as the body (curl -T FILE), not a form";
             return Err(Problem::new(Kind::UnsupportedMediaType, detail));
         }
+        let coding = coding::of(request.headers())?;
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
             Problem::new(Kind::Busy, "the server's limit of concurrent uploads is reached")
         })?;
@@ -35,10 +39,11 @@ impl Upload {
             _place: place,
             _open: Open::upload(),
             body: Body::into_data_stream(request.into_body()),
+            coding,
         })
     }
 
-    /// Runs `ingest` on the body. A failure of the body itself (too large, broken compression, connection lost) is reported
+    /// Runs `ingest` on the body. A failure of the body itself (too large, connection lost) is reported
     /// as such, instead of the error that `ingest` returns for a stream that ended early.
     pub async fn run<T, F, Fut>(self, ingest: F) -> Result<T, Problem>
     where
@@ -74,7 +79,7 @@ fn problem_of(error: &axum::Error) -> Problem {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if error.is::<http_body_util::LengthLimitError>() {
-            let detail = "the decompressed body is larger than server.max_upload_bytes";
+            let detail = "the body is larger than server.max_upload_bytes";
             return Problem::new(Kind::TooLarge, detail);
         }
         cause = error.source();

@@ -5,7 +5,7 @@ use super::{Result, Service, ServiceError};
 use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
 use crate::domain::{Digest, Plan, PlanId, Timestamp};
 use crate::sparse::canonical;
-use crate::sparse::read::Pool;
+use crate::sparse::read::{Coding, Pool};
 use crate::store::{LocalFile, StoredBundle};
 use bytes::Bytes;
 use futures_util::Stream;
@@ -103,14 +103,16 @@ impl Service {
     }
 
     /// Takes in a bundle that was made elsewhere. It is verified and stored, and nothing of it is run.
-    pub async fn import_bundle<S, E>(&self, body: S) -> Result<Imported>
+    pub async fn import_bundle<S, E>(&self, body: S, coding: Option<Coding>) -> Result<Imported>
     where
         S: Stream<Item = std::result::Result<Bytes, E>> + Send,
         E: Display,
     {
         let received = receive(body, &self.inner.settings).await?;
         let permit = self.inner.parses.clone().acquire_owned().await?;
+        let settings = self.inner.settings.clone();
         let (bundle, received) = tokio::task::spawn_blocking(move || {
+            let received = received.decoded(coding, &settings)?;
             let bundle = Bundle::open(&received).map_err(refused);
             drop(permit);
             bundle.map(|bundle| (Arc::new(bundle), received))

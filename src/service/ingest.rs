@@ -2,7 +2,7 @@
 
 use super::{Result, Service, ServiceError, ServiceSettings};
 use crate::domain::{Digest, Matrix};
-use crate::sparse::read::{self, Held, Limits, Parsed};
+use crate::sparse::read::{self, Coding, Held, Limits, Parsed};
 use crate::sparse::{Csr, canonical, digest, features};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -49,7 +49,21 @@ impl Service {
         S: Stream<Item = std::result::Result<Bytes, E>> + Send,
         E: Display,
     {
-        let result = self.ingest(body, name).await;
+        self.upload_coded(body, None, name).await
+    }
+
+    /// [`Self::upload`] of a body that was packed on its way.
+    pub async fn upload_coded<S, E>(
+        &self,
+        body: S,
+        coding: Option<Coding>,
+        name: Option<String>,
+    ) -> Result<Uploaded>
+    where
+        S: Stream<Item = std::result::Result<Bytes, E>> + Send,
+        E: Display,
+    {
+        let result = self.ingest(body, coding, name).await;
         let answer = match &result {
             Ok(uploaded) if uploaded.created => "created",
             Ok(_) => "known",
@@ -59,7 +73,12 @@ impl Service {
         result
     }
 
-    async fn ingest<S, E>(&self, body: S, name: Option<String>) -> Result<Uploaded>
+    async fn ingest<S, E>(
+        &self,
+        body: S,
+        coding: Option<Coding>,
+        name: Option<String>,
+    ) -> Result<Uploaded>
     where
         S: Stream<Item = std::result::Result<Bytes, E>> + Send,
         E: Display,
@@ -68,7 +87,8 @@ impl Service {
         let file = receive(body, settings).await?;
         let permit = self.inner.parses.clone().acquire_owned().await?;
         let limits = settings.limits.clone();
-        let read = tokio::task::spawn_blocking(move || parse(&file, &limits, permit)).await??;
+        let read =
+            tokio::task::spawn_blocking(move || parse(&file, coding, &limits, permit)).await??;
         if let Some(matrix) = self.stored(&read.digest).await? {
             return Ok(Uploaded { matrix, created: false });
         }
@@ -143,6 +163,26 @@ impl Deref for Received {
     }
 }
 
+impl Received {
+    /// What was received, unpacked if it was packed on its way. Blocks.
+    pub(super) fn decoded(
+        self,
+        coding: Option<Coding>,
+        settings: &ServiceSettings,
+    ) -> Result<Self> {
+        let Some(coding) = coding else { return Ok(self) };
+        let disk = settings.limits.disk.open(u64::MAX);
+        let mut file = temporary(&settings.temp_dir)?;
+        read::decode_path(&self, coding, &settings.limits, (file.as_file_mut(), &disk))?;
+        Ok(Self { file: file.into_temp_path(), _disk: disk })
+    }
+}
+
+fn temporary(folder: &Path) -> Result<NamedTempFile> {
+    let made = tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder);
+    made.map_err(|error| ServiceError::of_io("an upload's temporary file", error))
+}
+
 /// Streams the body to a file, and stops as soon as it is too long.
 pub(super) async fn receive<S, E>(body: S, settings: &ServiceSettings) -> Result<Received>
 where
@@ -151,11 +191,7 @@ where
 {
     let (folder, most) = (settings.temp_dir.clone(), settings.max_upload_bytes);
     let disk = settings.limits.disk.open(u64::MAX);
-    let file: NamedTempFile = tokio::task::spawn_blocking(move || {
-        tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder)
-    })
-    .await?
-    .map_err(|error| ServiceError::of_io("an upload's temporary file", error))?;
+    let file = tokio::task::spawn_blocking(move || temporary(&folder)).await??;
     let (file, path) = file.into_parts();
     let mut out = BufWriter::with_capacity(WRITE_BUFFER, tokio::fs::File::from_std(file));
     let mut body = std::pin::pin!(body);
@@ -179,9 +215,14 @@ where
 }
 
 /// Blocks. The file is removed at the end of this call, whatever the result and even if nobody waits for it.
-fn parse(file: &Received, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
+fn parse(
+    file: &Received,
+    coding: Option<Coding>,
+    limits: &Limits,
+    permit: OwnedSemaphorePermit,
+) -> Result<Read> {
     let started = Instant::now();
-    let Parsed { csr, declared_name, held, .. } = read::read_path(file, limits)?;
+    let Parsed { csr, declared_name, held, .. } = read::read_path_coded(file, coding, limits)?;
     // Charged as everything that the following steps allocate.
     held.charge(features::memory(&csr).max(digest::MEMORY), 1, "the matrix's properties")?;
     let read = Read { _held: Some(held), ..identified(csr, declared_name, permit) };

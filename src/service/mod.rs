@@ -28,6 +28,7 @@ pub mod tuning;
 mod upkeep;
 
 pub use crate::ops::catalog;
+pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
 pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, StoredBundle, Story};
 pub use bundles::Imported;
 pub use devices::{DeviceStatus, Opening};

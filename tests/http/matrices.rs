@@ -88,8 +88,36 @@ async fn a_body_is_limited_after_it_is_unpacked() {
     problem(app.upload(Body::wrap_stream(chunks)).await, 413, "too-large").await;
     let torn = &gzip(tridiagonal(50).as_bytes())[..60];
     let request = app.request(Method::POST, "/v1/matrices").header("content-encoding", "gzip");
-    problem(request.body(torn.to_vec()).send().await.unwrap(), 400, "malformed-body").await;
+    problem(request.body(torn.to_vec()).send().await.unwrap(), 422, "unreadable-matrix").await;
     assert_eq!(std::fs::read_dir(app.folder.path().join("uploads")).unwrap().count(), 0);
+}
+
+/// bgzip writes many members and an empty one; only the first was read of a body with a Content-Encoding, and junk was not seen.
+#[tokio::test]
+async fn all_members_are_read_and_nothing_else() {
+    let app = TestApp::new().await;
+    let text = tridiagonal(30);
+    let (first, second) = text.as_bytes().split_at(200);
+    let members = [gzip(first), gzip(second), gzip(&b""[..])].concat();
+    let frames = [zstd::encode_all(first, 1).unwrap(), zstd::encode_all(second, 1).unwrap()];
+    let facts: serde_json::Value = app.upload(text.clone()).await.json().await.unwrap();
+    for (body, coding) in [(members, "gzip"), (frames.concat(), "zstd")] {
+        for encoding in [coding, "identity"] {
+            let send = |body: Vec<u8>| {
+                let request = app.request(Method::POST, "/v1/matrices");
+                request.header("content-encoding", encoding).body(body).send()
+            };
+            let answer = send(body.clone()).await.unwrap();
+            assert_eq!(answer.status(), 200, "{coding} {encoding}");
+            assert_eq!(answer.json::<serde_json::Value>().await.unwrap(), facts);
+            for junk in [&b"junk"[..], &[0; 20], first] {
+                let answer = send([&body, junk].concat()).await.unwrap();
+                let answer = problem(answer, 422, "unreadable-matrix").await;
+                let detail = answer["detail"].as_str().unwrap();
+                assert!(detail.contains("stream is corrupt"), "{coding} {encoding}: {detail}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

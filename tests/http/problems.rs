@@ -128,6 +128,21 @@ async fn bodies_that_are_not_json() {
     problem(post("application/json", long).await, 413, "too-large").await;
     let encoded = app.request(Method::POST, "/v1/jobs").header("content-encoding", "br");
     problem(encoded.json(&json!({})).send().await.unwrap(), 415, "unsupported-media-type").await;
+    // A packed body is read whole, also if it has several members, and nothing may follow it.
+    let packed = |text: &str| {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut out, text.as_bytes()).unwrap();
+        out.finish().unwrap()
+    };
+    let gzip = async |body: Vec<u8>| {
+        let request = app.request(Method::POST, "/v1/jobs").header("content-encoding", "gzip");
+        request.header("content-type", "application/json").body(body).send().await.unwrap()
+    };
+    let members = [packed("{\"matrix\""), packed(": 7}")].concat();
+    problem(gzip(members.clone()).await, 422, "invalid-body").await;
+    let junk = problem(gzip([&members[..], b"junk"].concat()).await, 400, "malformed-body").await;
+    assert!(junk["detail"].as_str().unwrap().contains("stream is corrupt"), "{junk}");
+    problem(gzip(packed(&" ".repeat(2000))).await, 413, "too-large").await;
     let long = "x".repeat(256);
     for key in ["", "two words", "a\tb", "caf\u{e9}", &long] {
         let request = app.request(Method::POST, "/v1/jobs").header("idempotency-key", key);

@@ -53,7 +53,7 @@ pub fn read_path(path: &Path, limits: &Limits) -> Result<Parsed, ReadError> {
     read_packed(&source::map(path)?, None, limits)
 }
 
-/// Reads a matrix file that was packed by `coding` on its way, whatever it begins with.
+/// Reads a matrix file that was packed by `coding` on its way, once more than it may be itself.
 pub fn read_path_coded(
     path: &Path,
     coding: Option<Coding>,

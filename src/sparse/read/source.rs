@@ -1,14 +1,14 @@
 //! The bytes of an upload: memory-mapped from its file, or unpacked from gzip or zstd up to a limit (few in memory, many in
 //! an unnamed temporary file that is then mapped, so that they use page cache instead of heap).
 //!
-//! All that is packed is unpacked here, whether the file itself is or a `Content-Encoding` says so: all members of a gzip file
-//! (bgzip writes many), all frames of zstd, and nothing else may follow them.
+//! All that is packed is unpacked here, whether the file itself is, or a `Content-Encoding` says so, or both: all members of a
+//! gzip file (bgzip writes many), all frames of zstd, and nothing else may follow them.
 
 use super::{Held, Limits, ReadError};
 use flate2::bufread::MultiGzDecoder;
 use memmap2::Mmap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Write};
 use std::ops::Deref;
 use std::path::Path;
 
@@ -28,6 +28,15 @@ impl Coding {
         bytes.starts_with(&ZSTD_MAGIC).then_some(Self::Zstd)
     }
 
+    /// The coding that a `Content-Encoding` names.
+    pub fn named(name: &str) -> Option<Self> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => Some(Self::Gzip),
+            "zstd" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -35,14 +44,20 @@ impl Coding {
         }
     }
 
-    fn decoder<'a>(self, packed: &'a [u8], held: &Held) -> Result<Box<dyn Read + 'a>, ReadError> {
+    /// A reader of what `packed` unpacks to, which begins with `head`.
+    fn decoder<'a>(
+        self,
+        head: &[u8],
+        packed: impl BufRead + 'a,
+        held: &Held,
+    ) -> Result<Box<dyn Read + 'a>, ReadError> {
         Ok(match self {
             Self::Gzip => {
                 held.charge(1, GZIP_STATE, "unpacking gzip")?;
                 Box::new(MultiGzDecoder::new(packed))
             }
             Self::Zstd => {
-                let log = window_log(packed);
+                let log = window_log(head);
                 held.charge(1, (1 << log) + ZSTD_STATE, "unpacking zstd")?;
                 let starting = |error| ReadError::io("starting zstd", &error);
                 let mut decoder =
@@ -118,8 +133,8 @@ fn map_file(file: &File, length: u64, disk: Option<Held>) -> Result<Bytes, ReadE
     Ok(Bytes::Mapped { map, _disk: disk })
 }
 
-/// Unpacks bytes that are packed, by `coding` or by what they begin with; `None` if neither says that they are. As soon as
-/// the first bytes are unpacked `accept` judges them, before the rest is.
+/// Unpacks bytes that are packed: by `coding` on their way, and then perhaps as a file, or as a file alone; `None` if they are not.
+/// As soon as the first bytes are unpacked `accept` judges them, before the rest is.
 pub(super) fn unpack(
     bytes: &[u8],
     coding: Option<Coding>,
@@ -127,10 +142,14 @@ pub(super) fn unpack(
     held: &Held,
     accept: impl Fn(&[u8]) -> Result<(), ReadError>,
 ) -> Result<Option<Bytes>, ReadError> {
-    let Some(coding) = coding.or_else(|| Coding::of(bytes)) else { return Ok(None) };
+    let Some(outer) = coding.or_else(|| Coding::of(bytes)) else { return Ok(None) };
+    let mut stream = Unpacking::new(outer, bytes, limits, held)?;
+    if coding.is_some() {
+        stream.unpack_file(held)?;
+    }
     let anywhere = std::env::temp_dir();
     let mut spool = Spool::new(limits.spool.as_deref().unwrap_or(&anywhere), limits, held);
-    drain(coding, bytes, limits, held, |piece| {
+    stream.drain(|piece| {
         let before = spool.total;
         spool.push(piece)?;
         match (before..spool.total).contains(&TELLING) {
@@ -148,22 +167,22 @@ pub(super) fn unpack(
 pub fn decode(packed: &[u8], coding: Coding, limit: u64) -> Result<Vec<u8>, ReadError> {
     let limits = Limits { max_decompressed_bytes: limit, ..Limits::default() };
     let mut out = Vec::new();
-    drain(coding, packed, &limits, &limits.budget(), |piece| {
+    Unpacking::new(coding, packed, &limits, &limits.budget())?.drain(|piece| {
         out.extend_from_slice(piece);
         Ok(())
     })?;
     Ok(out)
 }
 
-/// Unpacks a file into another.
+/// Unpacks a file into another, whose bytes are charged to `disk`.
 pub fn decode_path(
     from: &Path,
     coding: Coding,
     limits: &Limits,
-    to: &mut File,
+    (to, disk): (&mut File, &Held),
 ) -> Result<(), ReadError> {
-    let disk = limits.disk.open(u64::MAX);
-    drain(coding, &map(from)?, limits, &limits.budget(), |piece| {
+    let (held, packed) = (limits.budget(), map(from)?);
+    Unpacking::new(coding, &packed, limits, &held)?.drain(|piece| {
         disk.charge(piece.len() as u64, 1, "the unpacked upload")?;
         to.write_all(piece).map_err(|error| spool_error(&error))
     })
@@ -235,43 +254,88 @@ fn spool_error(error: &io::Error) -> ReadError {
     ReadError::io("writing unpacked bytes to a temporary file", error)
 }
 
-/// Unpacks `packed` piece by piece, up to the limits.
-fn drain(
-    coding: Coding,
-    packed: &[u8],
-    limits: &Limits,
-    held: &Held,
-    mut take: impl FnMut(&[u8]) -> Result<(), ReadError>,
-) -> Result<(), ReadError> {
-    let what = coding.name();
-    let limit = limits.unpacked(packed.len() as u64);
-    held.charge(1, PIECE as u64, "unpacking")?;
-    let mut decoder = coding.decoder(packed, held)?;
-    let mut buffer = vec![0u8; PIECE];
-    let mut total = 0;
-    loop {
-        let got = match decoder.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(got) => got,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => {
-                return Err(ReadError::malformed(format!(
-                    "the {what} stream is corrupt after {total} decompressed bytes: {error}"
-                )));
+/// Packed bytes that are being unpacked, up to the limits.
+struct Unpacking<'a> {
+    what: String,
+    decoder: Box<dyn Read + 'a>,
+    /// Of the packed bytes.
+    length: usize,
+    limit: u64,
+    /// Whether the limit is in proportion to the length.
+    in_proportion: bool,
+}
+
+impl<'a> Unpacking<'a> {
+    fn new(
+        coding: Coding,
+        packed: &'a [u8],
+        limits: &Limits,
+        held: &Held,
+    ) -> Result<Self, ReadError> {
+        held.charge(1, PIECE as u64, "unpacking")?;
+        let limit = limits.unpacked(packed.len() as u64);
+        Ok(Self {
+            what: coding.name().to_owned(),
+            decoder: coding.decoder(packed, packed, held)?,
+            length: packed.len(),
+            limit,
+            in_proportion: limit < limits.max_decompressed_bytes,
+        })
+    }
+
+    /// Unpacks what was unpacked once more if it is a packed file: nothing between the two is kept.
+    fn unpack_file(&mut self, held: &Held) -> Result<(), ReadError> {
+        let mut head = Vec::new();
+        let first = self.decoder.by_ref().take(16).read_to_end(&mut head);
+        first.map_err(|error| self.corrupt(0, &error))?;
+        let coding = Coding::of(&head);
+        let decoder = std::mem::replace(&mut self.decoder, Box::new(io::empty()));
+        let whole = Cursor::new(head.clone()).chain(decoder);
+        self.decoder = match coding {
+            None => Box::new(whole),
+            Some(coding) => {
+                held.charge(1, PIECE as u64, "unpacking")?;
+                self.what = format!("{} in {}", coding.name(), self.what);
+                coding.decoder(&head, BufReader::with_capacity(PIECE, whole), held)?
             }
         };
-        total += got as u64;
-        if total > limit {
-            let of = if limit < limits.max_decompressed_bytes {
-                format!(", which is in proportion to its {} bytes", packed.len())
-            } else {
-                String::new()
+        Ok(())
+    }
+
+    fn corrupt(&self, total: u64, error: &io::Error) -> ReadError {
+        ReadError::malformed(format!(
+            "the {} stream is corrupt after {total} decompressed bytes: {error}",
+            self.what
+        ))
+    }
+
+    /// Unpacks all of it piece by piece.
+    fn drain(
+        mut self,
+        mut take: impl FnMut(&[u8]) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let mut buffer = vec![0u8; PIECE];
+        let mut total = 0;
+        loop {
+            let got = match self.decoder.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.corrupt(total, &error)),
             };
-            return Err(ReadError::too_large(format!(
-                "the {what} stream decompresses to more than the limit of {limit} bytes{of}"
-            )));
+            total += got as u64;
+            if total > self.limit {
+                let Self { what, limit, length, .. } = self;
+                let of = match self.in_proportion {
+                    true => format!(", which is in proportion to its {length} bytes"),
+                    false => String::new(),
+                };
+                return Err(ReadError::too_large(format!(
+                    "the {what} stream decompresses to more than the limit of {limit} bytes{of}"
+                )));
+            }
+            take(&buffer[..got])?;
         }
-        take(&buffer[..got])?;
     }
 }
 
