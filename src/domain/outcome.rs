@@ -131,6 +131,20 @@ impl Outcome {
         }
     }
 
+    /// This outcome with another text about a failure.
+    #[must_use]
+    pub fn told(mut self, change: impl FnOnce(&str) -> String) -> Self {
+        match &mut self {
+            Self::Measured { .. } => {}
+            Self::CompileFailed { detail }
+            | Self::Refused { detail }
+            | Self::Wrong { detail, .. }
+            | Self::TimedOut { detail, .. }
+            | Self::Crashed { detail } => *detail = change(detail),
+        }
+        self
+    }
+
     /// The median in microseconds, if measured.
     pub fn median_us(&self) -> Option<f64> {
         match self {

@@ -11,15 +11,14 @@ use crate::sparse::canonical::CanonicalError;
 use crate::sparse::tolerance::tolerance;
 use crate::sparse::triangle::TriangleError;
 use crate::sparse::{Csr, canonical};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Why a problem cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
-    #[error("{path}: {why}")]
-    File { path: PathBuf, why: CanonicalError },
+    #[error("the stored file of matrix {matrix}: {why}")]
+    File { matrix: Digest, why: CanonicalError },
     #[error("the file contains matrix {found}, not {asked}")]
     OtherMatrix { asked: Digest, found: Digest },
     #[error("problem {0} is not supported by any engine")]
@@ -69,8 +68,8 @@ pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
     if !fits {
         return Err(LoadError::NoOperands(load.problem));
     }
-    let (matrix, header) = canonical::open(&load.path)
-        .map_err(|why| LoadError::File { path: load.path.clone(), why })?;
+    let (matrix, header) =
+        canonical::open(&load.path).map_err(|why| LoadError::File { matrix: load.digest, why })?;
     if header.digest != load.digest {
         return Err(LoadError::OtherMatrix { asked: load.digest, found: header.digest });
     }

@@ -26,6 +26,7 @@ const JOB_SECONDS: &str = "sparsetune_job_seconds";
 const TRIALS: &str = "sparsetune_trials_total";
 const TRIAL_SECONDS: &str = "sparsetune_trial_seconds";
 const QUARANTINED: &str = "sparsetune_quarantined_total";
+const DAMAGED_BLOBS: &str = "sparsetune_damaged_blobs_total";
 const UPLOADS: &str = "sparsetune_uploads_total";
 const UPLOAD_BYTES: &str = "sparsetune_upload_bytes";
 const PARSE_SECONDS: &str = "sparsetune_parse_seconds";
@@ -111,6 +112,10 @@ fn describe() {
         "Time from a trial's start to its outcome in the store, by state and kernel family."
     );
     describe_counter!(QUARANTINED, "Candidates quarantined because they hung or crashed a device.");
+    describe_counter!(
+        DAMAGED_BLOBS,
+        "Stored files whose contents were not those of their digest, and that were set aside."
+    );
     describe_counter!(UPLOADS, "Uploads by outcome.");
     describe_histogram!(UPLOAD_BYTES, Unit::Bytes, "Size of an upload, decompressed.");
     describe_histogram!(
@@ -138,7 +143,7 @@ fn describe() {
 /// registered with their evaluator.
 fn begin_at_zero() {
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    for name in [JOBS_SUBMITTED, QUARANTINED] {
+    for name in [JOBS_SUBMITTED, QUARANTINED, DAMAGED_BLOBS] {
         counter!(name).increment(0);
     }
     let states =

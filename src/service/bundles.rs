@@ -82,7 +82,7 @@ impl Service {
             );
             return Err(ServiceError::Conflict { message });
         }
-        let matrix = self.matrix_file(&plan.matrix).await?;
+        let matrix = self.entries(&plan.matrix).await?;
         let mut files: HashMap<Digest, LocalFile> = HashMap::new();
         for digest in plan.launch.iter().flat_map(|launch| launch.blobs()) {
             if !files.contains_key(digest) {

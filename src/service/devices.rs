@@ -1,8 +1,9 @@
 //! Devices of this process and of others, their status, and the meaning of `auto`.
 
 use super::{Result, Service, ServiceError};
+
 use crate::domain::{
-    Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, QuarantineId, Timestamp,
+    Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, QuarantineId, Timestamp, discreet,
 };
 use crate::store::{JobFilter, Page, PageRequest, Quarantined};
 use std::cmp::Reverse;
@@ -81,6 +82,7 @@ impl Service {
 
     /// Sets the failure of a device of this process, or clears it with `None`.
     pub fn set_device_trouble(&self, id: &DeviceId, trouble: Option<String>) {
+        let trouble = trouble.as_deref().map(discreet);
         let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
         for known in local.iter_mut().filter(|known| known.device.id == *id) {
             known.trouble.clone_from(&trouble);

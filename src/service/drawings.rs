@@ -102,7 +102,7 @@ impl Service {
             return Ok(drawing);
         }
         // Checked before the permit is taken, so that nothing is awaited between the permit and the task that draws.
-        let file = self.matrix_file(digest).await.map_err(ServiceError::internal)?;
+        let file = self.entries(digest).await?;
         let permit = self.inner.drawing.clone().acquire_owned().await?;
         // Another request may have drawn it while this one was waiting.
         if let Some(drawing) = self.inner.drawings.0.get(&key) {

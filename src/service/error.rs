@@ -165,6 +165,11 @@ impl From<BlobError> for ServiceError {
     fn from(error: BlobError) -> Self {
         match error {
             BlobError::NotFound(digest) => Self::not_found("blob", digest),
+            BlobError::Damaged(digest) => Self::Conflict {
+                message: format!(
+                    "the stored blob {digest} was damaged and has been set aside: tune the matrix again, or restore a backup"
+                ),
+            },
             BlobError::Full(_) => Self::Full(Arc::new(error)),
             BlobError::Failed(_) => Self::internal(error),
         }

@@ -254,7 +254,9 @@ impl Service {
             false => Figures::new(),
         };
         let file = match self.matrix_file(&matrix.digest).await {
-            Err(BlobError::NotFound(_)) => return Ok(Guess::nothing(NO_ENTRIES)),
+            Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => {
+                return Ok(Guess::nothing(NO_ENTRIES));
+            }
             found => found?,
         };
         let (problem, on) = (key.problem, device.clone());

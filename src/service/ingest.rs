@@ -133,11 +133,12 @@ impl Service {
     /// interfering; rename and insertion are short, so one lock serves all matrices.
     async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
         let _alone = self.inner.publishing.lock().await;
+        let missing = !self.inner.blobs.exists(&matrix.digest).await?;
         self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
         if self.inner.store.insert_matrix(&matrix).await? {
             return Ok(Uploaded { matrix, created: true });
         }
-        // Another upload stored the same matrix first; its name is kept.
+        // Another upload stored the same matrix first, or its file was lost or damaged; its name is kept.
         let known = self.inner.store.matrix(&matrix.digest).await?;
         let matrix = known.ok_or_else(|| {
             ServiceError::internal(format!(
@@ -145,7 +146,10 @@ impl Service {
                 matrix.digest
             ))
         })?;
-        Ok(Uploaded { matrix, created: false })
+        if missing {
+            tracing::warn!(matrix = %matrix.digest, "an upload replaced the matrix's missing file");
+        }
+        Ok(Uploaded { matrix, created: missing })
     }
 }
 

@@ -67,7 +67,7 @@ impl Service {
         }
         // One at a time, like drawings, because it holds the matrix in memory.
         let permit = self.inner.drawing.clone().acquire_owned().await?;
-        let file = self.matrix_file(&matrix.digest).await.map_err(ServiceError::internal)?;
+        let file = self.entries(&matrix.digest).await?;
         let (problem, memory) = (*problem, self.inner.settings.limits.memory.clone());
         tokio::task::spawn_blocking(move || {
             let _permit = permit;

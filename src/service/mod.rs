@@ -26,6 +26,7 @@ mod study;
 pub mod training;
 pub mod tuning;
 mod upkeep;
+mod whole;
 
 pub use crate::ops::catalog;
 pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
@@ -88,12 +89,14 @@ struct Inner {
 }
 
 impl Service {
+    /// Blobs are compared with their digests when this service first opens them.
     pub fn new(store: Arc<dyn Store>, blobs: Arc<dyn Blobs>, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
         let listener: Arc<dyn Listener> = signals.clone();
         store.listen(&listener);
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let room = Arc::new(room::Room::new(settings.stored.clone()));
+        blobs.check_with(whole::name_of);
         let inner = Inner {
             room,
             store,

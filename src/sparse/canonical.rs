@@ -20,6 +20,9 @@
 //! Digests are of the matrix, not of the file, so they do not depend on the version.
 
 mod pointers;
+mod recompute;
+
+pub use recompute::recomputed;
 
 use self::pointers::Pointers;
 use super::read::{Held, Pool, ReadError};
@@ -63,6 +66,8 @@ pub enum CanonicalError {
     Length { found: u64, expected: u128 },
     #[error("the canonical matrix file has {rows} rows, of which only {filled} have entries")]
     Hollow { rows: u64, filled: u64 },
+    #[error("the canonical matrix file does not contain what its header states the digests of")]
+    Digests,
     #[error("the canonical matrix file contains an invalid matrix: {0}")]
     Matrix(#[from] CsrError),
     #[error(transparent)]

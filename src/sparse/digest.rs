@@ -31,33 +31,67 @@ pub const MEMORY: u64 = 8 * BLOCK as u64;
 
 /// The digest of shape and structure alone.
 pub fn pattern_digest(matrix: &Csr) -> Digest {
-    let mut hasher = Hasher::new();
-    hasher.update(PATTERN_PREFIX);
-    for size in [matrix.rows(), matrix.cols(), matrix.nnz()] {
-        hasher.update(&(size as u64).to_le_bytes());
-    }
-    hasher.update_rayon(bytemuck::cast_slice(matrix.indptr()));
-    hasher.update_rayon(bytemuck::cast_slice(matrix.indices()));
-    Digest::from_bytes(*hasher.finalize().as_bytes())
+    let sizes = [matrix.rows(), matrix.cols(), matrix.nnz()];
+    let mut hashing = Hashing::pattern(sizes.map(|size| size as u64));
+    hashing.bytes(bytemuck::cast_slice(matrix.indptr()));
+    hashing.bytes(bytemuck::cast_slice(matrix.indices()));
+    hashing.end()
 }
 
 /// The digest of the whole matrix, given its pattern digest.
 pub fn digest(matrix: &Csr, pattern: &Digest) -> Digest {
-    let mut hasher = Hasher::new();
-    hasher.update(MATRIX_PREFIX);
-    hasher.update(pattern.as_bytes());
+    let mut hashing = Hashing::values(pattern);
     let mut normalised = Vec::new();
     for block in matrix.values().chunks(BLOCK) {
         if block.iter().any(|value| value.to_bits() == NEGATIVE_ZERO) {
             normalised.clear();
             // IEEE 754: -0 + 0 is +0, and every other value is unchanged.
             normalised.extend(block.iter().map(|value| value + 0.0));
-            hasher.update_rayon(bytemuck::cast_slice(&normalised));
+            hashing.bytes(bytemuck::cast_slice(&normalised));
         } else {
-            hasher.update_rayon(bytemuck::cast_slice(block));
+            hashing.bytes(bytemuck::cast_slice(block));
         }
     }
-    Digest::from_bytes(*hasher.finalize().as_bytes())
+    hashing.end()
+}
+
+/// A digest in the making, of bytes as the layout has them.
+pub(super) struct Hashing(Hasher);
+
+impl Hashing {
+    /// A pattern's, from rows, columns and entries; row pointers and column indices follow.
+    pub(super) fn pattern(sizes: [u64; 3]) -> Self {
+        let mut hasher = Hasher::new();
+        hasher.update(PATTERN_PREFIX);
+        for size in sizes {
+            hasher.update(&size.to_le_bytes());
+        }
+        Self(hasher)
+    }
+
+    /// A whole matrix's, whose values follow.
+    pub(super) fn values(pattern: &Digest) -> Self {
+        let mut hasher = Hasher::new();
+        hasher.update(MATRIX_PREFIX);
+        hasher.update(pattern.as_bytes());
+        Self(hasher)
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update_rayon(bytes);
+    }
+
+    /// Values as a file has them: zeros lose their sign here.
+    pub(super) fn value_words(&mut self, words: &mut [u64]) {
+        for word in words.iter_mut() {
+            *word = if *word == NEGATIVE_ZERO { 0 } else { *word };
+        }
+        self.0.update_rayon(bytemuck::cast_slice(words));
+    }
+
+    pub(super) fn end(self) -> Digest {
+        Digest::from_bytes(*self.0.finalize().as_bytes())
+    }
 }
 
 const NEGATIVE_ZERO: u64 = 1 << 63;

@@ -1,8 +1,10 @@
 //! Blobs by digest: what every blob store must do. `local` keeps them in a folder; an object store would be a second
 //! implementation.
 
+mod checking;
 mod local;
 
+pub use checking::NameOf;
 pub use local::LocalBlobs;
 pub(crate) use local::sweep;
 
@@ -21,6 +23,9 @@ use tempfile::{NamedTempFile, TempDir, TempPath};
 /// once its content is complete and durable, and equal names mean equal content: a blob is never changed, only deleted.
 #[async_trait]
 pub trait Blobs: Send + Sync {
+    /// Compares the contents of a blob with its digest from now on, when it is first opened. A damaged blob is set aside: the
+    /// call that finds it fails with `Damaged`, later ones with `NotFound`, and what is put under its digest takes its place.
+    fn check_with(&self, name_of: NameOf);
     /// Stores bytes under their digest.
     async fn put(&self, bytes: Bytes) -> Result<Digest>;
     /// Stores a file that was written to a place from [`Self::stage`] or [`Self::stage_folder`], under the given digest or,
@@ -74,11 +79,21 @@ impl AsRef<Path> for LocalFile {
 pub enum BlobError {
     #[error("blob {0} does not exist")]
     NotFound(Digest),
+    /// Its contents are not those that its name is the digest of.
+    #[error("blob {0} was damaged, and has been set aside")]
+    Damaged(Digest),
     /// The same call may succeed once there is room.
     #[error("the blob store is full: {0}")]
     Full(#[source] Cause),
     #[error("the blob store failed: {0}")]
     Failed(#[source] Cause),
+}
+
+/// The digest of a file's bytes. Blocks.
+pub fn digest_of(path: &Path) -> io::Result<Digest> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open(path)?)?;
+    Ok(Digest::from_bytes(*hasher.finalize().as_bytes()))
 }
 
 pub type Result<T> = std::result::Result<T, BlobError>;

@@ -71,7 +71,7 @@ async fn a_plans_blobs_are_fetched_by_digest_and_no_others() {
     let (matrix, plan) = app.tuned(9, 32).await;
     let launch = fixture().launch.unwrap();
     let array = launch.arrays[0].blob;
-    // The fixture's digests are of nothing: what they name is put there by hand.
+    // The fixture names 36 bytes of 7, which are put there by hand, and a source that is nowhere.
     let blobs = app.running.service.blobs();
     let staged = blobs.stage().await.unwrap();
     std::fs::write(&staged, [7u8; 36]).unwrap();

@@ -2,6 +2,7 @@
 
 #[path = "../fixture/claimed.rs"]
 mod claimed;
+mod damage;
 #[path = "../fixture/device.rs"]
 mod device;
 mod devices;

@@ -111,3 +111,25 @@ async fn what_is_lifted_is_tried_again() {
     }
     worker.stop().await;
 }
+
+/// What is damaged is neither measured nor graded: the job says what to do, and nothing of where the store is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_for_a_damaged_matrix_says_to_upload_it_again() {
+    let bench = Bench::new().await;
+    let name = bench.matrix.digest.to_string();
+    let file = bench.folder.path().join("blobs").join(&name[..2]).join(&name);
+    let acts: Vec<_> = bench.candidates(&device()).into_iter().map(|c| (c, takes(100.0))).collect();
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let service = bench.elsewhere().await;
+    let worker = bench.work(&service, &device(), acts).await;
+    let job = bench.ended(&bench.submit(Search::default()).await).await;
+    assert_eq!(job.state, JobState::Failed);
+    let why = job.error.unwrap();
+    assert!(why.contains("damaged") && why.contains("upload the matrix again"), "{why}");
+    assert!(!why.contains('/'), "{why}");
+    let log = std::fs::read_to_string(bench.log()).unwrap();
+    assert!(!log.contains("\"measure\""), "{log}");
+    worker.stop().await;
+}

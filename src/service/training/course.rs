@@ -5,9 +5,10 @@ use super::lesson::{self, Lesson};
 use super::material::{self, Material};
 use super::threads::Threads;
 use super::{Halt, Look, Trainer, describe, verdict};
+
 use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
 use crate::domain::training::{Activate, TrainingStage};
-use crate::domain::{Digest, JobState, ModelId, Timestamp, Training, Work};
+use crate::domain::{Digest, JobState, ModelId, Timestamp, Training, Work, discreet};
 use crate::ops::features;
 use crate::service::lease::LeaseKeeper;
 use crate::service::{Ranker, ServiceError};
@@ -68,7 +69,7 @@ impl Trainer {
             }
             Err(Halt::Failed(why)) => {
                 training.state = JobState::Failed;
-                training.error = Some(why);
+                training.error = Some(discreet(&why));
                 None
             }
         };

@@ -7,7 +7,7 @@ use super::watch::TrialWatch;
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
 use crate::domain::{
-    Candidate, CandidateId, Outcome, Problem, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Candidate, CandidateId, Outcome, Problem, SearchStrategy, Stage, StoppedBy, Timestamp, discreet,
 };
 use crate::ops;
 use crate::pool::PoolError;
@@ -225,7 +225,7 @@ impl Session<'_> {
             class: self.device.class(),
             kernel_digest,
             candidate: candidate.clone(),
-            reason: format!("{state}: {detail}"),
+            reason: discreet(&format!("{state}: {detail}")),
             at: Timestamp::now(),
         };
         self.service.store().quarantine(&entry).await?;

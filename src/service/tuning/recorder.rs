@@ -4,7 +4,7 @@
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
     Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Removal, Stage, Timestamp, Trial,
-    TrialState,
+    TrialState, discreet,
 };
 use crate::service::Service;
 use crate::store::{Fence, PageRequest, StoreError, TrialQuery};
@@ -98,6 +98,8 @@ impl Recorder {
 
     pub async fn log(&self, message: String) -> Result<(), StoreError> {
         tracing::info!(job = %self.job.id, "{message}");
+        // The log above is the operator's; what is stored is read by clients.
+        let message = discreet(&message);
         self.service.store().log(&self.fence, &EventKind::Log { message }).await
     }
 
@@ -129,6 +131,7 @@ impl Recorder {
         known: Known,
         spent: Duration,
     ) -> Result<(), StoreError> {
+        let outcome = outcome.told(discreet);
         let trial = self.trial(candidate, TrialState::Tried(outcome), known);
         self.service.store().record_trials(&self.fence, std::slice::from_ref(&trial)).await?;
         self.trials.insert(candidate.id(), trial);

@@ -9,6 +9,7 @@ use crate::domain::{
 };
 use crate::ops::{self, Figures, Narrowing, Space};
 use crate::service::Ranker;
+use crate::service::whole::upload_again;
 use crate::sparse::canonical;
 use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
@@ -46,7 +47,11 @@ impl Session<'_> {
             .matrix(&request.matrix)
             .await?
             .ok_or_else(|| SessionError::Hopeless("the matrix has been deleted".to_owned()))?;
-        let file = self.service.matrix_file(&request.matrix).await?;
+        let file = self.service.matrix_file(&request.matrix).await;
+        let file = file.map_err(|error| match upload_again(&error, &request.matrix) {
+            Some(why) => SessionError::Hopeless(why),
+            None => error.into(),
+        })?;
         let load = Load {
             path: file.to_path_buf(),
             digest: request.matrix,

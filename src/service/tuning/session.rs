@@ -12,7 +12,7 @@ use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
     Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Matrix, Plan,
-    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp, Timing,
+    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp, Timing, discreet,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -130,7 +130,7 @@ impl Session<'_> {
             Err(error) => {
                 tracing::warn!(job = %job.id, %error, "job failed");
                 job.state = JobState::Failed;
-                job.error = Some(error.to_string());
+                job.error = Some(discreet(&error.to_string()));
                 None
             }
         };

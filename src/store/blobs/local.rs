@@ -4,7 +4,8 @@
 //! processes, publishing a file by rename, file times, paths to map) is outside its interface, and two writers of one folder
 //! with different durability rules are harder to trust than one.
 
-use super::{BlobError, Blobs, LocalFile, Result};
+use super::checking::Checking;
+use super::{BlobError, Blobs, LocalFile, NameOf, Result, digest_of};
 use crate::domain::Digest;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,6 +21,8 @@ use tokio_util::io::ReaderStream;
 
 /// Folder of files being written. It must be on the same file system as the final place, or a rename would be a copy.
 const STAGING: &str = "staging";
+/// Follows the name of a damaged blob that was set aside.
+const DAMAGED: &str = ".damaged";
 /// Number of bytes read at once when a blob is streamed.
 const CHUNK: usize = 1 << 16;
 
@@ -27,13 +30,15 @@ const CHUNK: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct LocalBlobs {
     root: Arc<PathBuf>,
+    checking: Arc<Checking>,
 }
 
 impl LocalBlobs {
     /// Opens the folder, and creates it if it is missing. Blocks on the file system.
     pub fn open(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root.join(STAGING))?;
-        Ok(Self { root: Arc::new(root.canonicalize()?) })
+        let root = Arc::new(root.canonicalize()?);
+        Ok(Self { root, checking: Arc::default() })
     }
 
     fn staging(&self) -> PathBuf {
@@ -46,9 +51,12 @@ impl LocalBlobs {
         self.root.join(&name[..2]).join(name)
     }
 
-    /// Whether the blob exists. If so, its time is set to now, so that upkeep does not consider it old before its plan is
+    /// Whether the blob exists, and is sound. If so, its time is set to now, so that upkeep does not consider it old before its plan is
     /// stored.
-    fn renew(&self, digest: &Digest) -> io::Result<bool> {
+    fn renew(&self, digest: &Digest) -> Result<bool> {
+        if !self.has(digest)? {
+            return Ok(false);
+        }
         let path = self.path(digest);
         match File::open(&path) {
             Ok(file) => {
@@ -58,7 +66,7 @@ impl LocalBlobs {
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -104,36 +112,68 @@ impl LocalBlobs {
         Ok(old)
     }
 
+    /// The blob's file, whose contents have been compared if they are to be. A damaged one is set aside.
+    fn sound(&self, digest: &Digest) -> Result<PathBuf> {
+        let path = self.path(digest);
+        let lost = |error: io::Error| match error.kind() {
+            ErrorKind::NotFound => BlobError::NotFound(*digest),
+            _ => error.into(),
+        };
+        std::fs::metadata(&path).map_err(lost)?;
+        if self.checking.is_sound(digest, &path).map_err(lost)? {
+            return Ok(path);
+        }
+        let mut aside = path.clone().into_os_string();
+        aside.push(DAMAGED);
+        std::fs::rename(path, aside).map_err(lost)?;
+        Err(BlobError::Damaged(*digest))
+    }
+
+    /// Whether the blob exists and is sound.
+    fn has(&self, digest: &Digest) -> Result<bool> {
+        match self.sound(digest) {
+            Ok(_) => Ok(true),
+            Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Runs file operations on a thread that may block.
-    async fn blocking<T, F>(&self, work: F) -> Result<T>
+    async fn blocking<T, E, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&Self) -> io::Result<T> + Send + 'static,
+        E: Into<BlobError> + Send + 'static,
+        F: FnOnce(&Self) -> std::result::Result<T, E> + Send + 'static,
     {
         let blobs = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&blobs)).await;
-        Ok(done.map_err(io::Error::other)??)
+        done.map_err(io::Error::other)?.map_err(E::into)
     }
 
-    /// [`Self::blocking`] on the file of one blob, which may be missing.
+    /// [`Self::blocking`] on the file of one blob, which may be missing or damaged.
     async fn with_file<T, F>(&self, digest: &Digest, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
     {
         let digest = *digest;
-        let found = self.blocking(move |blobs| match work(blobs.path(&digest)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            done => done.map(Some),
+        let found = self.blocking(move |blobs| match work(blobs.sound(&digest)?) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(BlobError::NotFound(digest)),
+            done => Ok(done?),
         });
-        found.await?.ok_or(BlobError::NotFound(digest))
+        found.await
     }
 }
 
 #[async_trait]
 impl Blobs for LocalBlobs {
+    fn check_with(&self, name_of: NameOf) {
+        // A second service on the same folder brings the same.
+        self.checking.name_of.get_or_init(|| name_of);
+    }
+
     async fn put(&self, bytes: Bytes) -> Result<Digest> {
-        let put = move |blobs: &Self| {
+        let put = move |blobs: &Self| -> Result<Digest> {
             let digest = Digest::of(&bytes);
             if !blobs.renew(&digest)? {
                 let mut staged = NamedTempFile::with_prefix_in("blob-", blobs.staging())?;
@@ -146,14 +186,10 @@ impl Blobs for LocalBlobs {
     }
 
     async fn put_file(&self, file: TempPath, digest: Option<Digest>) -> Result<Digest> {
-        let put = move |blobs: &Self| {
+        let put = move |blobs: &Self| -> Result<Digest> {
             let digest = match digest {
                 Some(digest) => digest,
-                None => {
-                    let mut hasher = blake3::Hasher::new();
-                    hasher.update_reader(File::open(&file)?)?;
-                    Digest::from_bytes(*hasher.finalize().as_bytes())
-                }
+                None => digest_of(&file)?,
             };
             if !blobs.renew(&digest)? {
                 blobs.publish(&file, &digest)?;
@@ -164,15 +200,15 @@ impl Blobs for LocalBlobs {
     }
 
     async fn stage(&self) -> Result<NamedTempFile> {
-        self.blocking(|blobs| NamedTempFile::with_prefix_in("blob-", blobs.staging())).await
+        self.blocking(|blobs: &Self| NamedTempFile::with_prefix_in("blob-", blobs.staging())).await
     }
 
     async fn stage_folder(&self) -> Result<TempDir> {
-        self.blocking(|blobs| TempDir::with_prefix_in("blobs-", blobs.staging())).await
+        self.blocking(|blobs: &Self| TempDir::with_prefix_in("blobs-", blobs.staging())).await
     }
 
     async fn sweep_staged(&self, age: Duration) -> Result<u64> {
-        self.blocking(move |blobs| Ok(sweep(&blobs.staging(), "", age))).await
+        self.blocking(move |blobs: &Self| io::Result::Ok(sweep(&blobs.staging(), "", age))).await
     }
 
     async fn get(&self, digest: &Digest) -> Result<Bytes> {
@@ -190,23 +226,21 @@ impl Blobs for LocalBlobs {
     }
 
     async fn local_copy(&self, digest: &Digest) -> Result<LocalFile> {
-        self.with_file(digest, |path| {
-            std::fs::metadata(&path)?;
-            Ok(LocalFile { path })
-        })
-        .await
+        self.with_file(digest, |path| Ok(LocalFile { path })).await
     }
 
     async fn exists(&self, digest: &Digest) -> Result<bool> {
         let digest = *digest;
-        self.blocking(move |blobs| blobs.path(&digest).try_exists()).await
+        self.blocking(move |blobs| blobs.has(&digest)).await
     }
 
     async fn delete(&self, digest: &Digest) -> Result<bool> {
-        match self.with_file(digest, std::fs::remove_file).await {
-            Err(BlobError::NotFound(_)) => Ok(false),
+        let digest = *digest;
+        let delete = move |blobs: &Self| match std::fs::remove_file(blobs.path(&digest)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             done => done.map(|()| true),
-        }
+        };
+        self.blocking(delete).await
     }
 
     async fn older_than(&self, age: Duration) -> Result<Vec<Digest>> {
@@ -214,7 +248,7 @@ impl Blobs for LocalBlobs {
     }
 
     async fn delete_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64> {
-        let delete = move |blobs: &Self| {
+        let delete = move |blobs: &Self| -> io::Result<u64> {
             let mut deleted = 0;
             for digest in digests.iter().filter(|digest| blobs.is_older(digest, age)) {
                 match std::fs::remove_file(blobs.path(digest)) {
