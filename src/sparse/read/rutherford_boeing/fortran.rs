@@ -160,17 +160,45 @@ impl<'a> Fields<'a> {
             let (content, next) = line(self.text, begin);
             self.next_line = next;
             let wanted = (count - out.len()).min(descriptor.repeat);
-            for number in 0..wanted {
-                let place = number * descriptor.width;
-                let end = content.len().min(place + descriptor.width);
-                let field = content.get(place..end).unwrap_or_default().trim_ascii();
-                let value = convert(field).map_err(|error| {
-                    refuse(error, field, what).at(self.text, begin + place.min(content.len()))
-                })?;
-                out.push(value);
+            let before = out.len();
+            let card = Card { content, wanted, what, convert: &convert };
+            if let Err((place, error)) = card.read(descriptor.width, &mut out) {
+                out.truncate(before);
+                // A card that is a column short in every field was written so (SciPy's `hb_write`). As declared it does not
+                // read, or reads the same: fields begin with a blank or a sign.
+                let narrow = descriptor.width - 1;
+                let is_narrow = descriptor.real && content.len() == wanted * narrow;
+                if !is_narrow || card.read(narrow, &mut out).is_err() {
+                    return Err(error.at(self.text, begin + place));
+                }
             }
         }
         Ok(out)
+    }
+}
+
+/// A line of fields.
+struct Card<'a, C> {
+    content: &'a [u8],
+    /// The number of its fields.
+    wanted: usize,
+    what: &'a str,
+    convert: &'a C,
+}
+
+impl<T, C: Fn(&[u8]) -> Result<T, FieldError>> Card<'_, C> {
+    /// Appends the values of fields that are `width` columns wide; else the error and its place on the line.
+    fn read(&self, width: usize, out: &mut Vec<T>) -> Result<(), (usize, ReadError)> {
+        for number in 0..self.wanted {
+            let place = number * width;
+            let end = self.content.len().min(place + width);
+            let field = self.content.get(place..end).unwrap_or_default().trim_ascii();
+            let value = (self.convert)(field).map_err(|error| {
+                (place.min(self.content.len()), refuse(error, field, self.what))
+            })?;
+            out.push(value);
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ mod fortran;
 
 use super::number::{self, NumberError};
 use super::text::line;
-use super::triplets::{self, Symmetry, check_pointers};
+use super::triplets::{self, Entry, Symmetry, check_pointers};
 use super::{Format, Held, Limits, ReadError};
 use crate::sparse::Csr;
 use fortran::{Descriptor, FieldError, Fields};
@@ -236,6 +236,9 @@ fn build(
             .zip(&values[column])
             .map(move |(&row, &value)| (row, col, value))
     });
+    if symmetry != Symmetry::General {
+        one_triangle(stored.clone())?;
+    }
     let diagonal = stored.clone().filter(|&(row, col, _)| row == col).count();
     if symmetry == Symmetry::SkewSymmetric && diagonal > 0 {
         return Err(ReadError::malformed(
@@ -247,4 +250,21 @@ fn build(
     }
     let entries = stored.flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
     triplets::assemble(header.rows, header.cols, entries, held)
+}
+
+/// Refuses a symmetric matrix whose file has entries in both triangles: the format stores one of them, and implies the other.
+fn one_triangle(stored: impl Iterator<Item = Entry>) -> Result<(), ReadError> {
+    let mut seen = None;
+    for (row, col, _) in stored.filter(|&(row, col, _)| row != col) {
+        let lower = row > col;
+        if *seen.get_or_insert(lower) != lower {
+            return Err(ReadError::malformed(format!(
+                "a symmetric matrix is stored as one of its triangles, but this file has entries in both: that of row {}, column {} \
+                 is in the second",
+                u64::from(row) + 1,
+                u64::from(col) + 1
+            )));
+        }
+    }
+    Ok(())
 }

@@ -51,12 +51,58 @@ fn kinds() {
     let expected = [(0, 0, 1.0), (0, 2, 1.0), (1, 1, 1.0), (2, 0, 1.0), (2, 2, 1.0)];
     assert_eq!(entries(&read(&pattern.text()).unwrap()), expected);
     let formats = "(4I3)           (4I3)           (4I3)               ";
-    let body = "  1  3  4  5\n  2  3  3  1\n  7 -8  9  0\n";
-    let skew = File { kind: "IZA", formats, body, ..PLAIN };
+    let body = "  1  3  4  4\n  2  3  3\n  7 -8  9\n";
+    let sizes = "             3             3             3             0";
+    let skew = File { kind: "IZA", sizes, formats, body, ..PLAIN };
     let expected =
         [(0, 1, -7.0), (0, 2, 8.0), (1, 0, 7.0), (1, 2, -9.0), (2, 0, -8.0), (2, 1, 9.0)];
-    // The zero above the diagonal is mirrored onto an entry that is there already.
     assert_eq!(entries(&read(&skew.text()).unwrap()), expected);
+}
+
+/// One triangle is stored, either one; a file with both was read as a matrix with twice the values.
+#[test]
+fn both_triangles_are_refused() {
+    let upper = File {
+        kind: "rsa",
+        body: "  1  2  4  5\n  1  1  2  1\n     1.0     2.0     3.0     4.0\n",
+        ..PLAIN
+    };
+    let expected = [(0, 0, 1.0), (0, 1, 2.0), (0, 2, 4.0), (1, 0, 2.0), (1, 1, 3.0), (2, 0, 4.0)];
+    assert_eq!(entries(&read(&upper.text()).unwrap()), expected);
+    let body = "  1  3  4  5\n  1  2  1  3\n     1.0     2.0     2.0     4.0\n";
+    for kind in ["rsa", "psa"] {
+        let body = if kind == "psa" { &body[..26] } else { body };
+        File { kind, body, ..PLAIN }.refused(Malformed, "row 1, column 2", 6);
+    }
+    let skew = "  1  2  3  3\n  2  1\n     1.0    -1.0\n";
+    let sizes = "             3             3             2             0";
+    File { kind: "RZA", sizes, body: skew, ..PLAIN }.refused(Malformed, "one of its triangles", 6);
+}
+
+/// SciPy declares a column more than it writes.
+#[test]
+fn fields_that_are_a_column_short() {
+    let scipy = File {
+        formats: "(4I3)           (4I3)           (3E25.16)           ",
+        counts: "             4             1             1             2",
+        body: "  1  3  4  5\n  1  3  2  3\n  1.5000000000000000E+00 -2.5000000000000000E+00 -3.2500000000000000E+00\n \
+               -4.0000000000000000E+00\n",
+        ..PLAIN
+    };
+    let expected = [(0, 0, 1.5), (1, 1, -3.25), (2, 0, -2.5), (2, 2, -4.0)];
+    assert_eq!(entries(&read(&scipy.text()).unwrap()), expected);
+    // With exponents of three digits there is no blank between fields.
+    let tight = File {
+        body: "  1  3  4  5\n  1  3  2  3\n-1.5000000000000000E-100-2.5000000000000000E-100 3.2500000000000000E+100\n\
+               -4.0000000000000000E-100\n",
+        ..scipy
+    };
+    let expected = [(0, 0, -1.5e-100), (1, 1, 3.25e100), (2, 0, -2.5e-100), (2, 2, -4e-100)];
+    assert_eq!(entries(&read(&tight.text()).unwrap()), expected);
+    // Neither width fits.
+    let body = "  1  3  4  5\n  1  3  2  3\n  1.5000000000000000E+00 -2.50000000000 0000E+00 -3.2500000000000000E+00\n \
+                -4.0000000000000000E+00\n";
+    File { body, ..scipy }.refused(Malformed, "not a number", 7);
 }
 
 #[test]
