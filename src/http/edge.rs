@@ -1,5 +1,6 @@
 //! The outermost layer: request id, log line, latency, panics, security headers, and the final form of every error.
 
+use super::body::Watched;
 use super::dashboard::{Viewer, wants_page};
 use super::error::{Kind, Problem, finish};
 use super::guard::Access;
@@ -21,6 +22,7 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Generates request ids from a number drawn at start and a counter, because a random id for each request would cost more
@@ -105,7 +107,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, mut request: Request) -> Self::Future {
         let mut seen = Seen {
             at: Instant::now(),
             id: self.shared.ids.of(request.headers()),
@@ -117,6 +119,7 @@ where
             metrics: Arc::clone(&self.shared.metrics),
         };
         seen.span = seen.open();
+        let body = Watched::of(&mut request);
         // The log line is written outside the span, because it contains the same fields.
         let inner = AssertUnwindSafe(self.inner.call(request).instrument(seen.span.clone()));
         Box::pin(async move {
@@ -125,7 +128,13 @@ where
                 Ok(Err(never)) => match never {},
                 Err(panic) => panicked(panic.as_ref()).into_response(),
             };
-            Ok(seen.close(response))
+            let mut response = seen.close(response);
+            if let Some(body) = body
+                && !body.finish().await
+            {
+                response.headers_mut().insert(header::CONNECTION, CLOSE);
+            }
+            Ok(response)
         })
     }
 }

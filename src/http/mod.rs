@@ -1,6 +1,7 @@
 //! The only axum: routes, wire types beside their handlers, problem+json.
 
 mod accept;
+mod body;
 mod bundles;
 mod catalogue;
 mod coding;

@@ -6,17 +6,22 @@
 use super::metrics::Open;
 use super::{App, Limits, router};
 use axum::Router;
+use futures_util::FutureExt;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::Service;
 
 /// Interval at which samples are moved into the buckets of the metrics.
 const METRICS_UPKEEP: Duration = Duration::from_secs(1);
@@ -101,26 +106,40 @@ fn is_of_one_client(error: &io::Error) -> bool {
     )
 }
 
+/// How long, and for how many bytes, a client is heard after the last answer. While it still sends, closing at once would
+/// destroy the answer on its way (RFC 9112, section 9.6).
+const LINGERING: Duration = Duration::from_secs(2);
+const MOST_LINGERED: u64 = 8 << 20;
+
 async fn connection(
     stream: TcpStream,
     router: Router,
     headers: Duration,
     shutdown: CancellationToken,
 ) {
-    let service = TowerToHyperService::new(router);
-    let serving = http1::Builder::new()
+    let service = service_fn(move |request| router.clone().call(request).boxed());
+    let mut serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(headers)
         .serve_connection(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(serving);
-    let result = tokio::select! {
-        result = serving.as_mut() => result,
-        () = shutdown.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+    let mut stopping = false;
+    let result = loop {
+        tokio::select! {
+            result = poll_fn(|context| serving.poll_without_shutdown(context)) => break result,
+            () = shutdown.cancelled(), if !stopping => {
+                stopping = true;
+                Pin::new(&mut serving).graceful_shutdown();
+            }
         }
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+    let mut stream = serving.into_parts().io.into_inner();
+    if stream.shutdown().await.is_ok() && !stopping {
+        let (mut rest, mut nowhere) = (stream.take(MOST_LINGERED), tokio::io::sink());
+        let heard = tokio::io::copy(&mut rest, &mut nowhere);
+        // Whether the client ended, or did not in time, the connection does.
+        drop(tokio::time::timeout(LINGERING, heard).await);
     }
 }

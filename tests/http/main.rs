@@ -6,6 +6,7 @@ mod caching;
 mod catalogue;
 #[path = "../fixture/claimed.rs"]
 mod claimed;
+mod connections;
 mod dashboard_job;
 mod dashboard_jobs;
 mod dashboard_matrix;

@@ -1,0 +1,144 @@
+//! Connections as raw sockets see them: what follows a refusal on the same connection.
+
+use crate::app::*;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A connection, and what was received of it and not yet looked at.
+pub struct Raw {
+    stream: TcpStream,
+    seen: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn closes(&self) -> bool {
+        self.head.to_ascii_lowercase().contains("\r\nconnection: close")
+    }
+}
+
+impl Raw {
+    pub async fn new(app: &TestApp) -> Self {
+        let stream = TcpStream::connect(app.running.address).await.unwrap();
+        Self { stream, seen: Vec::new() }
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.stream.write_all(bytes.as_ref()).await
+    }
+
+    /// Receives more; false at the end of the connection.
+    async fn more(&mut self) -> bool {
+        let mut piece = [0; 4096];
+        let read = tokio::time::timeout(Duration::from_secs(10), self.stream.read(&mut piece));
+        let read = read.await.expect("the server answers in time").unwrap_or(0);
+        self.seen.extend_from_slice(&piece[..read]);
+        read > 0
+    }
+
+    /// The next answer; `None` if the connection ended before it.
+    pub async fn answer(&mut self) -> Option<Answer> {
+        let end = loop {
+            match self.seen.windows(4).position(|window| window == b"\r\n\r\n") {
+                Some(end) => break end + 4,
+                None if self.more().await => {}
+                None => return None,
+            }
+        };
+        let head = String::from_utf8(self.seen.drain(..end).collect()).unwrap();
+        let length = head.to_ascii_lowercase();
+        let length = length
+            .split("content-length: ")
+            .nth(1)
+            .map_or(0, |rest| rest.split("\r\n").next().unwrap().parse::<usize>().unwrap());
+        while self.seen.len() < length && self.more().await {}
+        let body = String::from_utf8(self.seen.drain(..length).collect()).unwrap();
+        let status = head[9..12].parse().unwrap();
+        Some(Answer { status, head, body })
+    }
+
+    /// Whether the server ended the connection.
+    pub async fn ended(&mut self) -> bool {
+        self.seen.is_empty() && !self.more().await
+    }
+}
+
+pub fn post(path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    )
+}
+
+const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+/// Of 7,051 requests behind an early refusal 1,277 were lost: their connection was ended without a word.
+#[tokio::test]
+async fn a_refusal_ends_no_connection_without_saying_so() {
+    let app = TestApp::with(&[("server.max_json_bytes", 500.into())]).await;
+    let json = "content-type: application/json\r\n";
+    let small = "x".repeat(300);
+    let refusals = [
+        (404, post("/nowhere", "", &small)),
+        (405, post("/healthz", "", &small)),
+        (415, post("/v1/jobs", "", &small)),
+        (400, post("/v1/jobs", json, &small)),
+        (413, post("/v1/jobs", json, &"x".repeat(100_000))),
+        (415, post("/v1/matrices", "content-type: multipart/form-data\r\n", &small)),
+        (415, post("/v1/matrices", "content-encoding: br\r\n", &small)),
+        (400, post("/v1/matrices?nme=x", "", &small)),
+        (403, post("/v1/jobs", "origin: http://elsewhere.example\r\n", &small)),
+    ];
+    let mut kept = 0;
+    for turn in 0..20 {
+        let mut raw = Raw::new(&app).await;
+        for (status, request) in &refusals {
+            // The body comes at once, or a moment later than the head.
+            let head = request.find("\r\n\r\n").unwrap() + 4;
+            let (first, rest) = request.split_at(if turn % 2 == 0 { request.len() } else { head });
+            raw.send(first).await.unwrap();
+            tokio::task::yield_now().await;
+            raw.send(rest).await.unwrap();
+            let answer = raw.answer().await.expect("a refusal is an answer");
+            assert_eq!(answer.status, *status, "{}", answer.body);
+            if answer.closes() {
+                assert!(raw.ended().await);
+                raw = Raw::new(&app).await;
+            } else {
+                raw.send(HEALTH).await.unwrap();
+                let next = raw.answer().await.expect("a connection that was not ended is there");
+                assert_eq!(next.status, 200);
+                kept += 1;
+            }
+        }
+    }
+    assert_eq!(kept, 20 * refusals.len(), "small bodies are read to their end");
+}
+
+#[tokio::test]
+async fn a_client_that_still_sends_gets_its_refusal() {
+    let app = TestApp::with(&[("server.max_json_bytes", 500.into())]).await;
+    let large = "x".repeat(4_000_000);
+    let json = "content-type: application/json\r\n";
+    for request in [post("/nowhere", "", &large), post("/v1/jobs", json, &large)] {
+        let mut raw = Raw::new(&app).await;
+        // All of it, although the answer is there early.
+        raw.send(&request).await.unwrap();
+        let answer = raw.answer().await.expect("the answer arrives");
+        assert!(matches!(answer.status, 404 | 413) && answer.closes(), "{}", answer.head);
+        assert!(raw.ended().await);
+    }
+    // Who waits for a go-ahead gets the refusal instead.
+    let mut raw = Raw::new(&app).await;
+    let head = post("/nowhere", "expect: 100-continue\r\n", &large);
+    raw.send(&head[..head.find("\r\n\r\n").unwrap() + 4]).await.unwrap();
+    let answer = raw.answer().await.unwrap();
+    assert!(answer.status == 404 && answer.closes(), "{}", answer.head);
+}
