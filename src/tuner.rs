@@ -16,7 +16,7 @@ use crate::service::{LearningSettings, LookupQuery, Service, ServiceError, Servi
 use crate::sparse::CsrError;
 use crate::sparse::generate::{GenerateError, SpecError};
 use crate::sparse::read::{Limits, ReadError};
-use crate::store::{BlobError, LocalBlobs, SqliteStore, StoreError};
+use crate::store::pairing::{self, OpenError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,9 +46,7 @@ pub enum TunerError {
     #[error("{path} cannot be written: {source}")]
     Written { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Blobs(#[from] BlobError),
+    Store(#[from] OpenError),
     #[error("the runtime cannot be started: {0}")]
     Runtime(std::io::Error),
     #[error(transparent)]
@@ -360,8 +358,7 @@ fn beside_this_program() -> PathBuf {
 
 /// The service on a data folder.
 async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
-    let store = SqliteStore::open(&data.join("sparsetune.db")).await?;
-    let blobs = LocalBlobs::open(&data.join("blobs"))?;
+    let (store, blobs) = pairing::open(&data.join("sparsetune.db"), &data.join("blobs")).await?;
     let defaults = ServiceSettings::default();
     let settings = ServiceSettings {
         // Other tuners and a server may use the folder, and each must know its own devices from theirs.

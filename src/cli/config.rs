@@ -54,6 +54,7 @@ pub struct Server {
 pub struct Data {
     pub dir: PathBuf,
     pub max_stored_bytes: u64,
+    pub blob_grace_h: f64,
     pub max_temporary_bytes: u64,
     pub min_free_bytes: u64,
     store: String,

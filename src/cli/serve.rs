@@ -6,10 +6,10 @@ use crate::environment::disk;
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
 use crate::service::training::Trainer;
 use crate::service::{
-    LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, reading_bytes,
+    Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, reading_bytes,
 };
 use crate::sparse::read::{self, Pool};
-use crate::store::{LocalBlobs, SqliteStore};
+use crate::store::pairing;
 use crate::tuner::WorkerLoops;
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -85,6 +85,7 @@ impl Running {
         if tokio::time::timeout(most, self.tasks.wait()).await.is_err() {
             tracing::warn!(left = self.tasks.len(), "some tasks did not end in time");
         }
+        close(&self.service).await;
     }
 }
 
@@ -118,6 +119,16 @@ where
         tasks.spawn(worker);
     }
     Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks })
+}
+
+/// How long connections of tasks that did not end in time are waited for.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// Moves everything into the database file, so that it alone can be copied. What is only dropped loses nothing either.
+pub async fn close(service: &Service) {
+    if tokio::time::timeout(CLOSE, service.close()).await.is_err() {
+        tracing::warn!("the store was not closed in time: its write-ahead log remains beside it");
+    }
 }
 
 /// Starts the server, prints its address, and waits for its end.
@@ -177,11 +188,7 @@ pub async fn open(config: &Config) -> anyhow::Result<Service> {
     std::fs::create_dir_all(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
     let (file, folder) = (config.data.store(), config.data.blobs());
-    let store = SqliteStore::open(&file)
-        .await
-        .with_context(|| format!("cannot open the store {} (data.store)", file.display()))?;
-    let blobs = LocalBlobs::open(&folder)
-        .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
+    let (store, blobs) = pairing::open(&file, &folder).await?;
     let service = Service::new(Arc::new(store), Arc::new(blobs), settings(config));
     // Not fatal: without them the analytic model ranks.
     if config.learning.shipped
@@ -228,6 +235,10 @@ fn settings(config: &Config) -> ServiceSettings {
             full_trials: search.full_trials,
             seed: search.seed,
             clock: search.clock,
+        },
+        keep: Keep {
+            blobs: Duration::from_secs_f64(config.data.blob_grace_h * 3600.0),
+            ..ServiceSettings::default().keep
         },
         measure_misses: config.lookup.measure_misses,
         lease_ms: config.worker.lease_ms,

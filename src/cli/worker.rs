@@ -73,6 +73,7 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
         tracing::warn!(left = tasks.len(), "some tasks did not end in time");
     }
+    serve::close(&service).await;
     export.finish().await;
     verdict?;
     Ok(ExitCode::SUCCESS)

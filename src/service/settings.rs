@@ -117,6 +117,8 @@ pub struct Keep {
     pub predicted: Duration,
     /// Bundles that can be built again, after they were built.
     pub bundles: Duration,
+    /// Blobs that nothing names: so long after they were put they go to the trash, and so long they stay there.
+    pub blobs: Duration,
     /// Files of uploads that no process works on any more.
     pub temp_files: Duration,
 }
@@ -159,6 +161,7 @@ impl Default for ServiceSettings {
                 devices: 30 * 24 * HOUR,
                 predicted: 7 * 24 * HOUR,
                 bundles: 7 * 24 * HOUR,
+                blobs: 24 * HOUR,
                 temp_files: 6 * HOUR,
             },
             learning: LearningSettings::default(),

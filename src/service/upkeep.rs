@@ -14,7 +14,10 @@ use tokio_util::sync::CancellationToken;
 pub struct Removed {
     pub rows: Pruned,
     pub files: u64,
+    /// Moved to the trash.
     pub blobs: u64,
+    /// Deleted from it.
+    pub trash: u64,
 }
 
 impl Service {
@@ -74,15 +77,16 @@ impl Service {
         let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
         let files = tokio::task::spawn_blocking(uploads).await?
             + self.inner.blobs.sweep_staged(keep.temp_files).await?;
-        let blobs = self.remove_unnamed_blobs(keep.temp_files).await?;
-        let removed = Removed { rows, files, blobs };
+        let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
+        let trash = self.inner.blobs.empty_trash(keep.blobs).await?;
+        let removed = Removed { rows, files, blobs, trash };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
         }
         Ok(removed)
     }
 
-    /// Removes the blobs that no plan and no matrix names; they remain if a job ended after storing its program but before
+    /// Moves the blobs that no plan and no matrix names to the trash; they remain if a job ended after storing its program but before
     /// storing its plan. A blob is stored before it is named and is young at that time. Old blobs are listed before the
     /// names are read, so that a blob named in between is kept.
     async fn remove_unnamed_blobs(&self, age: Duration) -> Result<u64> {
@@ -97,6 +101,6 @@ impl Service {
             return Ok(0);
         }
         let unnamed: Vec<_> = old.into_iter().filter(|digest| !named.contains(digest)).collect();
-        Ok(self.inner.blobs.delete_old(unnamed, age).await?)
+        Ok(self.inner.blobs.discard_old(unnamed, age).await?)
     }
 }

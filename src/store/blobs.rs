@@ -45,13 +45,15 @@ pub trait Blobs: Send + Sync {
     /// The blob as a local file, for readers that map it or run in another process.
     async fn local_copy(&self, digest: &Digest) -> Result<LocalFile>;
     async fn exists(&self, digest: &Digest) -> Result<bool>;
-    /// False if the blob did not exist.
+    /// Deletes the blob at once. False if it did not exist.
     async fn delete(&self, digest: &Digest) -> Result<bool>;
     /// The blobs that were last put longer ago than `age`. Putting an existing blob counts.
     async fn older_than(&self, age: Duration) -> Result<Vec<Digest>>;
-    /// Deletes those of the given blobs that are still older than `age`, and returns their number. A blob that cannot be
-    /// deleted is logged and kept.
-    async fn delete_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64>;
+    /// Moves those of the given blobs that are still older than `age` to the trash, and returns their number. A blob that cannot be
+    /// moved is logged and kept. One that is asked for or put again comes back.
+    async fn discard_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64>;
+    /// Deletes what has been in the trash for `age`, and returns its number.
+    async fn empty_trash(&self, age: Duration) -> Result<u64>;
 }
 
 /// A blob as a readable file. Keep this value as long as its path is in use: the local copy of a remote blob may be removed

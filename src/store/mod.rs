@@ -4,6 +4,7 @@ pub mod blobs;
 mod bundles;
 mod changes;
 mod learning;
+pub mod pairing;
 mod queue;
 pub mod sqlite;
 
@@ -282,6 +283,8 @@ pub trait Upkeep: Send + Sync {
     /// Grows whenever any process stores a plan or a device's facts, adds or deletes a matrix, or changes the active model.
     /// Reading it notifies the listeners, so that they learn of other processes' writes.
     async fn revision(&self) -> Result<u64>;
+    /// The store's own id, which never changes.
+    async fn id(&self) -> Result<String>;
     /// Ends the connections, and writes to the files what is still beside them; nothing may be asked of the store
     /// afterwards. A store that is only dropped loses nothing, but has its files open for a while.
     async fn close(&self);

@@ -176,12 +176,27 @@ async fn blobs_that_nothing_names_go_with_age() {
     world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();
     for digest in kept.iter().chain([&lost, &again, &matrix.digest]) {
         let file = std::fs::File::open(blobs.local_copy(digest).await.unwrap()).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(7 * 3600)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(25 * 3600)).unwrap();
     }
     // A running job needs it once more.
     put("again").await;
     assert_eq!(world.service.remove_old().await.unwrap().blobs, 1);
-    assert!(!blobs.exists(&lost).await.unwrap());
+    let in_trash = world.folder.path().join("blobs/trash").join(lost.to_string());
+    assert!(in_trash.is_file());
+    // What is needed after all comes back, and goes again.
+    assert!(blobs.exists(&lost).await.unwrap() && !in_trash.exists());
+    let age = |file: &std::path::Path, hours: u64| {
+        let file = std::fs::File::open(file).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
+    };
+    age(&blobs.local_copy(&lost).await.unwrap(), 23);
+    assert_eq!(world.service.remove_old().await.unwrap().blobs, 0, "younger than the grace");
+    age(&blobs.local_copy(&lost).await.unwrap(), 25);
+    let removed = world.service.remove_old().await.unwrap();
+    assert_eq!((removed.blobs, removed.trash), (1, 0), "its time in the trash begins now");
+    age(&in_trash, 25);
+    assert_eq!(world.service.remove_old().await.unwrap().trash, 1);
+    assert!(!blobs.exists(&lost).await.unwrap() && !in_trash.exists());
     for digest in kept.iter().chain([&young, &again, &matrix.digest]) {
         assert!(blobs.exists(digest).await.unwrap(), "{digest}");
     }

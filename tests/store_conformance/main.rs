@@ -9,6 +9,7 @@ mod jobs;
 mod learning;
 mod leases;
 mod lists;
+mod pairing;
 #[path = "../fixture/plan.rs"]
 mod plan;
 mod plans;

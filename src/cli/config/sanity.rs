@@ -95,6 +95,12 @@ impl Config {
         found.seconds("server.shutdown_s", server.shutdown_s);
         let data = &self.data;
         found.unless(!data.dir.as_os_str().is_empty(), "data.dir", "must not be empty");
+        let grace = (1.0..=24.0 * 366.0).contains(&data.blob_grace_h);
+        found.unless(
+            grace,
+            "data.blob_grace_h",
+            "must be at least 1 and at most 366 days, in hours",
+        );
         let known = data.store.is_empty()
             || data.store.strip_prefix(SQLITE).is_some_and(|path| !path.is_empty());
         found.unless(known, "data.store", "must be empty or sqlite:// and a path");

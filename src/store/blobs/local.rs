@@ -4,6 +4,8 @@
 //! processes, publishing a file by rename, file times, paths to map) is outside its interface, and two writers of one folder
 //! with different durability rules are harder to trust than one.
 
+mod keeping;
+
 use super::checking::Checking;
 use super::{BlobError, Blobs, LocalFile, NameOf, Result, digest_of};
 use crate::domain::Digest;
@@ -91,27 +93,6 @@ impl LocalBlobs {
         File::open(folder)?.sync_all()
     }
 
-    fn is_older(&self, digest: &Digest, age: Duration) -> bool {
-        let put = std::fs::symlink_metadata(self.path(digest)).and_then(|facts| facts.modified());
-        put.is_ok_and(|at| passed(at) >= Some(age))
-    }
-
-    fn list_older(&self, age: Duration) -> io::Result<Vec<Digest>> {
-        let mut old = Vec::new();
-        for folder in std::fs::read_dir(&*self.root)? {
-            let folder = folder?;
-            if !folder.file_type()?.is_dir() || folder.file_name() == STAGING {
-                continue;
-            }
-            for entry in std::fs::read_dir(folder.path())?.flatten() {
-                // Files whose name is not a digest are not ours.
-                let digest = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                old.extend(digest.filter(|digest| self.is_older(digest, age)));
-            }
-        }
-        Ok(old)
-    }
-
     /// The blob's file, whose contents have been compared if they are to be. A damaged one is set aside.
     fn sound(&self, digest: &Digest) -> Result<PathBuf> {
         let path = self.path(digest);
@@ -119,7 +100,9 @@ impl LocalBlobs {
             ErrorKind::NotFound => BlobError::NotFound(*digest),
             _ => error.into(),
         };
-        std::fs::metadata(&path).map_err(lost)?;
+        if !path.try_exists()? && !self.recover(digest)? {
+            return Err(BlobError::NotFound(*digest));
+        }
         if self.checking.is_sound(digest, &path).map_err(lost)? {
             return Ok(path);
         }
@@ -236,29 +219,19 @@ impl Blobs for LocalBlobs {
 
     async fn delete(&self, digest: &Digest) -> Result<bool> {
         let digest = *digest;
-        let delete = move |blobs: &Self| match std::fs::remove_file(blobs.path(&digest)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            done => done.map(|()| true),
-        };
-        self.blocking(delete).await
+        self.blocking(move |blobs| blobs.remove(&digest)).await
     }
 
     async fn older_than(&self, age: Duration) -> Result<Vec<Digest>> {
         self.blocking(move |blobs| blobs.list_older(age)).await
     }
 
-    async fn delete_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64> {
-        let delete = move |blobs: &Self| -> io::Result<u64> {
-            let mut deleted = 0;
-            for digest in digests.iter().filter(|digest| blobs.is_older(digest, age)) {
-                match std::fs::remove_file(blobs.path(digest)) {
-                    Ok(()) => deleted += 1,
-                    Err(error) => tracing::warn!(%digest, %error, "an old blob cannot be deleted"),
-                }
-            }
-            Ok(deleted)
-        };
-        self.blocking(delete).await
+    async fn discard_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64> {
+        self.blocking(move |blobs| blobs.discard(&digests, age)).await
+    }
+
+    async fn empty_trash(&self, age: Duration) -> Result<u64> {
+        self.blocking(move |blobs: &Self| io::Result::Ok(blobs.empty(age))).await
     }
 }
 

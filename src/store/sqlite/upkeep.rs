@@ -123,8 +123,17 @@ impl Upkeep for SqliteStore {
         Ok(revision)
     }
 
-    /// The last connection moves the write-ahead log into the file and removes it.
+    async fn id(&self) -> Result<String> {
+        Ok(sqlx::query_scalar("SELECT id FROM store_id").fetch_one(&self.readers).await?)
+    }
+
+    /// The database file alone has everything afterwards: the last connection removes the write-ahead log, and where other processes
+    /// have connections it is at least moved into the file.
     async fn close(&self) {
+        let truncated = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.writer).await;
+        if let Err(error) = truncated {
+            tracing::warn!(%error, "the write-ahead log could not be moved into the database file");
+        }
         self.readers.close().await;
         self.writer.close().await;
     }

@@ -1,0 +1,138 @@
+//! Whose blobs a folder has, and the trash: what upkeep removes stays there for a while, and comes back when it is asked for.
+
+use super::{DAMAGED, LocalBlobs, STAGING, passed, sweep};
+use crate::domain::Digest;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+use tempfile::NamedTempFile;
+
+/// Folder of blobs that nothing named, until they are deleted.
+pub(super) const TRASH: &str = "trash";
+/// File with the id of the store that the blobs belong to.
+const OWNER: &str = "store-id";
+
+impl LocalBlobs {
+    /// The id of the store that the blobs belong to; `None` if the folder does not say. Blocks.
+    pub fn owner(&self) -> io::Result<Option<String>> {
+        match std::fs::read_to_string(self.root.join(OWNER)) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the blobs those of this store. Blocks.
+    pub fn give_to(&self, id: &str) -> io::Result<()> {
+        let mut staged = NamedTempFile::with_prefix_in("blob-", self.staging())?;
+        writeln!(staged, "{id}")?;
+        staged.as_file().sync_all()?;
+        staged.persist(self.root.join(OWNER)).map_err(|failed| failed.error)?;
+        File::open(&*self.root)?.sync_all()
+    }
+
+    /// Every blob, in no particular order. Blocks.
+    pub fn all(&self) -> io::Result<Vec<Digest>> {
+        let mut all = Vec::new();
+        self.each_file(|name, _| all.extend(name.parse::<Digest>().ok()))?;
+        Ok(all)
+    }
+
+    /// The files of blobs that were damaged and set aside. Blocks.
+    pub fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        self.each_file(|name, path| {
+            let of_a_blob =
+                name.strip_suffix(DAMAGED).is_some_and(|it| it.parse::<Digest>().is_ok());
+            found.extend(of_a_blob.then_some(path));
+        })?;
+        Ok(found)
+    }
+
+    fn each_file(&self, mut with: impl FnMut(&str, PathBuf)) -> io::Result<()> {
+        for folder in std::fs::read_dir(&*self.root)? {
+            let folder = folder?;
+            let name = folder.file_name();
+            if !folder.file_type()?.is_dir() || name == STAGING || name == TRASH {
+                continue;
+            }
+            for entry in std::fs::read_dir(folder.path())?.flatten() {
+                if let Some(name) = entry.file_name().to_str() {
+                    with(name, entry.path());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn list_older(&self, age: Duration) -> io::Result<Vec<Digest>> {
+        let mut all = self.all()?;
+        all.retain(|digest| self.is_older(digest, age));
+        Ok(all)
+    }
+
+    fn is_older(&self, digest: &Digest, age: Duration) -> bool {
+        let put = std::fs::symlink_metadata(self.path(digest)).and_then(|facts| facts.modified());
+        put.is_ok_and(|at| passed(at) >= Some(age))
+    }
+
+    fn in_trash(&self, digest: &Digest) -> PathBuf {
+        self.root.join(TRASH).join(digest.to_string())
+    }
+
+    /// Moves those that are still older than `age` to the trash; returns their number.
+    pub(super) fn discard(&self, digests: &[Digest], age: Duration) -> io::Result<u64> {
+        std::fs::create_dir_all(self.root.join(TRASH))?;
+        let mut moved = 0;
+        for digest in digests.iter().filter(|digest| self.is_older(digest, age)) {
+            let path = self.path(digest);
+            // Its time in the trash counts from now.
+            let stamped = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+            match stamped.and_then(|()| std::fs::rename(&path, self.in_trash(digest))) {
+                Ok(()) => moved += 1,
+                Err(error) => {
+                    tracing::warn!(%digest, %error, "an old blob cannot be moved to the trash")
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Brings a blob back from the trash; false if it is not there.
+    pub(super) fn recover(&self, digest: &Digest) -> io::Result<bool> {
+        let (from, to) = (self.in_trash(digest), self.path(digest));
+        if !from.try_exists()? {
+            return Ok(false);
+        }
+        if let Some(folder) = to.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        match std::fs::rename(from, &to) {
+            // Another thread was faster.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+            moved => moved?,
+        }
+        File::open(to)?.set_modified(SystemTime::now())?;
+        tracing::warn!(%digest, "a blob was needed that nothing had named: it is back from the trash");
+        Ok(true)
+    }
+
+    /// Deletes a blob for good, also from the trash. False if there was none.
+    pub(super) fn remove(&self, digest: &Digest) -> io::Result<bool> {
+        let mut removed = false;
+        for path in [self.path(digest), self.in_trash(digest)] {
+            match std::fs::remove_file(path) {
+                Ok(()) => removed = true,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
+    pub(super) fn empty(&self, age: Duration) -> u64 {
+        let trash = self.root.join(TRASH);
+        if trash.is_dir() { sweep(&trash, "", age) } else { 0 }
+    }
+}

@@ -1,0 +1,103 @@
+//! A database and its blobs: which are opened together, and what a copied database file has.
+
+use sparsetune::domain::{Digest, Timestamp};
+use sparsetune::store::pairing::{self, OpenError};
+use sparsetune::store::{Blobs as _, Matrices as _, SqliteStore, Upkeep as _};
+use std::path::{Path, PathBuf};
+
+struct Folder {
+    _kept: tempfile::TempDir,
+    store: PathBuf,
+    blobs: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let kept = tempfile::tempdir().unwrap();
+        let (store, blobs) = (kept.path().join("store.db"), kept.path().join("blobs"));
+        Self { _kept: kept, store, blobs }
+    }
+
+    /// With one matrix and its blob, and one blob that nothing names.
+    async fn filled(&self) -> Digest {
+        let (store, blobs) = pairing::open(&self.store, &self.blobs).await.unwrap();
+        let named = blobs.put("a matrix, for all that is looked at here".into()).await.unwrap();
+        blobs.put("named by nothing".into()).await.unwrap();
+        let facts = crate::words::matrix("a", 5);
+        let facts = sparsetune::domain::Matrix { digest: named, created_at: Timestamp(5), ..facts };
+        assert!(store.insert_matrix(&facts).await.unwrap());
+        store.close().await;
+        named
+    }
+
+    async fn refused(&self) -> OpenError {
+        match pairing::open(&self.store, &self.blobs).await {
+            Ok(_) => panic!("they were opened together"),
+            Err(error) => error,
+        }
+    }
+}
+
+fn remove_store(file: &Path) {
+    for end in ["", "-wal", "-shm"] {
+        let mut name = file.as_os_str().to_owned();
+        name.push(end);
+        drop(std::fs::remove_file(name));
+    }
+}
+
+#[tokio::test]
+async fn blobs_are_not_opened_with_a_database_that_is_not_theirs() {
+    let here = Folder::new();
+    here.filled().await;
+    // Lost: a new one would know no blob.
+    remove_store(&here.store);
+    let error = here.refused().await;
+    assert!(matches!(error, OpenError::NoDatabase { .. }), "{error}");
+    assert!(error.to_string().contains("sparsetune restore"), "{error}");
+    assert!(!here.store.exists(), "none was created");
+    // Another store's.
+    let other = Folder::new();
+    other.filled().await;
+    std::fs::copy(&other.store, &here.store).unwrap();
+    let error = here.refused().await;
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+    // Another store's, and the folder does not say whose it is; only then what is named decides.
+    std::fs::remove_file(here.blobs.join("store-id")).unwrap();
+    remove_store(&here.store);
+    SqliteStore::open(&here.store).await.unwrap().close().await;
+    let error = here.refused().await;
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+    let (store, blobs) = pairing::adopt(&here.store, &here.blobs).await.unwrap();
+    assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
+    assert_eq!(blobs.all().unwrap().len(), 2);
+    drop((store, blobs));
+    pairing::open(&here.store, &here.blobs).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_folder_of_an_earlier_version_is_recognised_by_what_is_named() {
+    let here = Folder::new();
+    let named = here.filled().await;
+    std::fs::remove_file(here.blobs.join("store-id")).unwrap();
+    let (store, blobs) = pairing::open(&here.store, &here.blobs).await.unwrap();
+    assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
+    assert!(blobs.exists(&named).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_closed_database_file_alone_has_everything() {
+    let here = Folder::new();
+    let (store, blobs) = pairing::open(&here.store, &here.blobs).await.unwrap();
+    // Another process has the file open, so that closing does not remove the log.
+    let other = SqliteStore::open(&here.store).await.unwrap();
+    let facts = crate::words::matrix("a", 5);
+    assert!(store.insert_matrix(&facts).await.unwrap());
+    store.close().await;
+    let copied = tempfile::tempdir().unwrap();
+    let file = copied.path().join("store.db");
+    std::fs::copy(&here.store, &file).unwrap();
+    let copy = SqliteStore::open(&file).await.unwrap();
+    assert_eq!(copy.matrix(&facts.digest).await.unwrap(), Some(facts));
+    drop((other, blobs));
+}
