@@ -12,6 +12,7 @@ mod evaluator;
 mod explain;
 mod follow;
 mod generate;
+mod keeping;
 mod local;
 pub mod logging;
 mod lookup;
@@ -78,6 +79,12 @@ enum Command {
     Models(models::ModelsArgs),
     /// List the candidates that a server no longer tries because they hung or crashed, and let them be tried again
     Quarantine(quarantine::QuarantineArgs),
+    /// Copy a store to a folder, while a server uses it
+    Backup(keeping::BackupArgs),
+    /// Make a store of a backup
+    Restore(keeping::RestoreArgs),
+    /// Check a store, and mend it
+    Fsck(keeping::FsckArgs),
     /// Submit a matrix to a server for tuning
     Submit(submit::SubmitArgs),
     /// Look up a plan by a matrix's digest
@@ -193,6 +200,9 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Train(args) => on_all_cores(train::run(args)),
         Command::Models(args) => on_one_core(models::run(args)),
         Command::Quarantine(args) => on_one_core(quarantine::run(args)),
+        Command::Backup(args) => on_one_core(keeping::backup(args)),
+        Command::Restore(args) => on_one_core(keeping::restore(args)),
+        Command::Fsck(args) => on_one_core(keeping::fsck(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),
         Command::Ready(args) => on_one_core(ready::run(args)),

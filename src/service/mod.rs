@@ -1,6 +1,8 @@
 //! Use cases: ingest, tuning, training, lookup, upkeep. Everything that a transport can request is a method of [`Service`].
 
+pub mod backup;
 mod bundles;
+pub mod checkup;
 mod devices;
 mod drawings;
 mod error;

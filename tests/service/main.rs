@@ -9,6 +9,7 @@ mod devices;
 mod events;
 mod ingest;
 mod jobs;
+mod keeping;
 mod lookup;
 #[path = "../fixture/measured.rs"]
 mod measured;

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
+const STORE: &str = "store.sqlite";
+
 pub struct World {
     pub service: Service,
     pub folder: TempDir,
@@ -59,6 +61,10 @@ impl World {
         serve(&self.folder, settings).await
     }
 
+    pub fn store_file(&self) -> PathBuf {
+        self.folder.path().join(STORE)
+    }
+
     pub fn uploads(&self) -> PathBuf {
         self.folder.path().join("uploads")
     }
@@ -102,7 +108,7 @@ impl World {
 }
 
 async fn serve(folder: &TempDir, settings: ServiceSettings) -> Service {
-    let store = SqliteStore::open(&folder.path().join("store.sqlite")).await.unwrap();
+    let store = SqliteStore::open(&folder.path().join(STORE)).await.unwrap();
     let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();
     Service::new(Arc::new(store), Arc::new(blobs), settings)
 }

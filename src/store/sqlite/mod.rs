@@ -2,6 +2,7 @@
 
 mod bundles;
 mod codec;
+mod copy;
 mod devices;
 mod endings;
 mod events;

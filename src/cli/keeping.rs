@@ -1,0 +1,144 @@
+//! `sparsetune backup`, `restore` and `fsck`: for who keeps a store.
+
+use super::config::Config;
+use super::say;
+use crate::service::backup::{self, Manifest};
+use crate::service::checkup::{Checkup, checkup};
+use crate::store::{Upkeep as _, pairing};
+use anyhow::{Context, ensure};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use toml::Value;
+
+/// Where the store is.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Configuration file (config/default.toml documents all settings)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data folder
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Place {
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut flags: Vec<(&str, Value)> = Vec::new();
+        if let Some(folder) = &self.data {
+            let folder = folder.to_str().context("--data: the folder's name is not UTF-8")?;
+            flags.push(("data.dir", folder.into()));
+        }
+        Ok(Config::load(self.config.as_deref(), &flags)?)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct BackupArgs {
+    /// The folder to write: new, or empty
+    to: PathBuf,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct RestoreArgs {
+    /// A folder that `sparsetune backup` wrote
+    from: PathBuf,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct FsckArgs {
+    /// Set damaged files aside, forget matrices whose file is gone, and move what nothing names to the trash
+    #[arg(long)]
+    repair: bool,
+    /// Make the blobs those of this database, if they are of another one or do not say
+    #[arg(long)]
+    adopt: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub async fn backup(args: BackupArgs) -> anyhow::Result<ExitCode> {
+    let config = args.place.config()?;
+    let store = config.data.store();
+    ensure!(store.is_file(), "there is no store {}", store.display());
+    let made = backup::backup(&store, &config.data.blobs(), &args.to).await?;
+    told(&args.place, &made, "saved")
+}
+
+pub async fn restore(args: RestoreArgs) -> anyhow::Result<ExitCode> {
+    let config = args.place.config()?;
+    let store = config.data.store();
+    if let Some(folder) = store.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let made = backup::restore(&args.from, &store, &config.data.blobs()).await?;
+    told(&args.place, &made, "restored")
+}
+
+/// Failure if not all that the database names is there.
+fn told(place: &Place, made: &Manifest, done: &str) -> anyhow::Result<ExitCode> {
+    if place.json {
+        say(serde_json::to_string(made)?)?;
+    } else {
+        let Manifest { store, blobs, bytes, .. } = made;
+        say(format_args!("store {store} {done}: the database and {blobs} files of {bytes} bytes"))?;
+    }
+    for digest in &made.without {
+        eprintln!("sparsetune: {digest} is missing or damaged, and was left out");
+    }
+    Ok(if made.without.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub async fn fsck(args: FsckArgs) -> anyhow::Result<ExitCode> {
+    let config = args.place.config()?;
+    let (file, folder) = (config.data.store(), config.data.blobs());
+    ensure!(file.is_file(), "there is no store {}", file.display());
+    let (store, blobs) = match args.adopt {
+        true => pairing::adopt(&file, &folder).await?,
+        false => pairing::open(&file, &folder).await?,
+    };
+    let grace = Duration::from_secs_f64(config.data.blob_grace_h * 3600.0);
+    let found = checkup(&store, &blobs, grace, args.repair).await?;
+    store.close().await;
+    match args.place.json {
+        true => say(serde_json::to_string(&found)?)?,
+        false => say(words(&found))?,
+    }
+    Ok(if found.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn words(found: &Checkup) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(found.database.iter().map(|fault| format!("database: {fault}")));
+    let each = |digests: &[crate::domain::Digest], what: &str| -> Vec<String> {
+        digests.iter().map(|digest| format!("{digest}: {what}")).collect()
+    };
+    lines.extend(each(&found.damaged, "damaged"));
+    lines.extend(each(
+        &found.matrices_without_file,
+        "a matrix whose file is missing or damaged: upload it again, or --repair to forget it",
+    ));
+    lines.extend(each(
+        &found.plan_files_missing,
+        "a file of a plan that is missing or damaged: tune again, or restore a backup",
+    ));
+    lines.extend(found.repaired.iter().map(|what| format!("repaired: {what}")));
+    if found.set_aside > 0 {
+        lines.push(format!("{} damaged files were set aside before (*.damaged)", found.set_aside));
+    }
+    let left = match found.is_whole() {
+        true => "the store is whole",
+        false => "the store is not whole",
+    };
+    let Checkup { compared, unnamed, .. } = found;
+    lines.push(format!("{compared} files compared, {unnamed} that nothing names: {left}"));
+    lines.join("\n")
+}

@@ -1,0 +1,184 @@
+//! Backups: a folder with a copy of the database and of every blob that it names, made while a server runs.
+
+use super::whole::name_of;
+use crate::domain::{Digest, Timestamp};
+use crate::store::{BlobError, Blobs, LocalBlobs, SqliteStore, StoreError, Upkeep as _};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The files of a backup.
+const DATABASE: &str = "sparsetune.db";
+const BLOBS: &str = "blobs";
+/// Written last: without it a backup is not complete.
+const MANIFEST: &str = "backup.json";
+
+const VERSION: u32 = 1;
+
+/// What a backup says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub version: u32,
+    /// The version of the program that made it.
+    pub program: String,
+    /// The id of the store.
+    pub store: String,
+    pub made_at: String,
+    pub blobs: u64,
+    /// Of the blobs.
+    pub bytes: u64,
+    /// Blobs that the database names, and that were missing or damaged where the backup was made.
+    pub without: Vec<Digest>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error("{}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("{} is not empty: a backup is written to a folder of its own", .0.display())]
+    NotEmpty(PathBuf),
+    #[error("{} is no complete backup: {why}", path.display())]
+    NoBackup { path: PathBuf, why: String },
+    #[error("{} is there already: a backup is restored to where no store is, so move it away first", .0.display())]
+    InTheWay(PathBuf),
+    #[error("the database of the backup is damaged: {0}")]
+    Damaged(String),
+    #[error("the store {}: {source}", path.display())]
+    Store { path: PathBuf, source: StoreError },
+    #[error("the blobs: {0}")]
+    Blobs(#[from] BlobError),
+}
+
+type Result<T> = std::result::Result<T, BackupError>;
+
+/// Copies database and blobs of a store, which others may use meanwhile, to a folder.
+///
+/// # Errors
+/// The folder is not empty, or something cannot be read or written. Missing and damaged blobs are no error: the manifest names
+/// them.
+pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
+    let folder = |source| BackupError::Folder { path: to.to_owned(), source };
+    std::fs::create_dir_all(to).map_err(folder)?;
+    if std::fs::read_dir(to).map_err(folder)?.next().is_some() {
+        return Err(BackupError::NotEmpty(to.to_owned()));
+    }
+    private(to).map_err(folder)?;
+    let copy = to.join(DATABASE);
+    let of_copy = |source| BackupError::Store { path: copy.clone(), source };
+    SqliteStore::copy(store, &copy)
+        .await
+        .map_err(|source| BackupError::Store { path: store.to_owned(), source })?;
+    let database = SqliteStore::open(&copy).await.map_err(of_copy)?;
+    let named = database.named_blobs().await.map_err(of_copy)?;
+    let id = database.id().await.map_err(of_copy)?;
+    database.close().await;
+    let (from, target) = (LocalBlobs::open(blobs)?, LocalBlobs::open(&to.join(BLOBS))?);
+    let mut manifest = Manifest {
+        version: VERSION,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        store: id.clone(),
+        made_at: Timestamp::now().to_rfc3339(),
+        blobs: 0,
+        bytes: 0,
+        without: Vec::new(),
+    };
+    for digest in named {
+        match copied(&from, &target, &digest).await? {
+            Some(bytes) => {
+                manifest.blobs += 1;
+                manifest.bytes += bytes;
+            }
+            None => manifest.without.push(digest),
+        }
+    }
+    target.give_to(&id).map_err(folder)?;
+    let text = serde_json::to_string_pretty(&manifest).map_err(|error| folder(error.into()))?;
+    let mut file = File::create(to.join(MANIFEST)).map_err(folder)?;
+    writeln!(file, "{text}").and_then(|()| file.sync_all()).map_err(folder)?;
+    File::open(to).and_then(|it| it.sync_all()).map_err(folder)?;
+    Ok(manifest)
+}
+
+/// Makes a store of a backup, where none is. The database comes last, so that what is interrupted is no store.
+///
+/// # Errors
+/// The backup is incomplete or damaged, a store is there already, or something cannot be read or written.
+pub async fn restore(from: &Path, store: &Path, blobs: &Path) -> Result<Manifest> {
+    let no_backup = |why: String| BackupError::NoBackup { path: from.to_owned(), why };
+    let text = std::fs::read_to_string(from.join(MANIFEST));
+    let text = text.map_err(|error| no_backup(format!("{MANIFEST}: {error}")))?;
+    let mut manifest: Manifest =
+        serde_json::from_str(&text).map_err(|error| no_backup(format!("{MANIFEST}: {error}")))?;
+    if manifest.version != VERSION {
+        return Err(no_backup(format!("its version is {}", manifest.version)));
+    }
+    let source = LocalBlobs::open(&from.join(BLOBS))?;
+    let target = LocalBlobs::open(blobs)?;
+    let folder = |source| BackupError::Folder { path: blobs.to_owned(), source };
+    for (path, there) in
+        [(store, store.exists()), (blobs, !target.all().map_err(folder)?.is_empty())]
+    {
+        if there {
+            return Err(BackupError::InTheWay(path.to_owned()));
+        }
+    }
+    let mut staged = store.as_os_str().to_owned();
+    staged.push(".restoring");
+    let staged = PathBuf::from(staged);
+    let beside = |source| BackupError::Folder { path: staged.clone(), source };
+    std::fs::copy(from.join(DATABASE), &staged).map_err(beside)?;
+    let of_staged = |source| BackupError::Store { path: staged.clone(), source };
+    let database = SqliteStore::open(&staged).await.map_err(of_staged)?;
+    if let Some(fault) = database.faults().await.map_err(of_staged)?.into_iter().next() {
+        return Err(BackupError::Damaged(fault));
+    }
+    let id = database.id().await.map_err(of_staged)?;
+    let named = database.named_blobs().await.map_err(of_staged)?;
+    database.close().await;
+    manifest.without.clear();
+    for digest in named {
+        if copied(&source, &target, &digest).await?.is_none() {
+            manifest.without.push(digest);
+        }
+    }
+    target.give_to(&id).map_err(folder)?;
+    File::open(&staged).and_then(|file| file.sync_all()).map_err(beside)?;
+    std::fs::rename(&staged, store).map_err(beside)?;
+    for end in ["-wal", "-shm", ".lock"] {
+        let mut left = staged.as_os_str().to_owned();
+        left.push(end);
+        drop(std::fs::remove_file(left));
+    }
+    Ok(manifest)
+}
+
+/// Copies one blob and compares the copy with its digest; its bytes, or `None` if it is missing or damaged.
+async fn copied(from: &LocalBlobs, to: &LocalBlobs, digest: &Digest) -> Result<Option<u64>> {
+    let file = match from.local_copy(digest).await {
+        Err(BlobError::NotFound(_)) => return Ok(None),
+        found => found?,
+    };
+    let staged = to.stage().await?;
+    let copy = move || {
+        let bytes = std::fs::copy(&file, &staged)?;
+        io::Result::Ok((name_of(staged.path())?, bytes, staged.into_temp_path()))
+    };
+    let done = tokio::task::spawn_blocking(copy).await.map_err(io::Error::other);
+    let (name, bytes, staged) = match done.and_then(|done| done) {
+        // Deleted in the meantime.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        done => done.map_err(BlobError::from)?,
+    };
+    if name != Some(*digest) {
+        return Ok(None);
+    }
+    to.put_file(staged, Some(*digest)).await?;
+    Ok(Some(bytes))
+}
+
+/// A backup has everything that a token protects.
+fn private(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
+}

@@ -1,0 +1,147 @@
+//! Whether a store is whole: the database, and every blob that it names. What can be mended is mended on request.
+
+use super::whole::name_of;
+use crate::domain::{Digest, Matrix};
+use crate::store::{
+    BlobError, Blobs, LocalBlobs, Matrices as _, MatrixQuery, PageRequest, SqliteStore, StoreError,
+    Upkeep as _,
+};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::io;
+use std::time::Duration;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Checkup {
+    /// Faults of the database itself. They cannot be mended here: restore a backup.
+    pub database: Vec<String>,
+    /// Blobs whose contents were compared with their digests.
+    pub compared: u64,
+    /// Blobs that are not what their digests say; set aside by a repair.
+    pub damaged: Vec<Digest>,
+    /// Matrices whose file is missing or damaged. A repair forgets them, but for those that a job needs; their plans are kept.
+    pub matrices_without_file: Vec<Digest>,
+    /// Programs, arrays and imported bundles of plans that are missing or damaged. Tune again, or restore a backup.
+    pub plan_files_missing: Vec<Digest>,
+    /// Blobs that nothing names, old enough to go; moved to the trash by a repair.
+    pub unnamed: u64,
+    /// Files that were damaged and set aside before.
+    pub set_aside: u64,
+    /// What a repair changed, in words.
+    pub repaired: Vec<String>,
+}
+
+impl Checkup {
+    /// Whether nothing is wrong; what upkeep removes by itself is not.
+    pub fn is_whole(&self) -> bool {
+        self.database.is_empty()
+            && self.damaged.is_empty()
+            && self.matrices_without_file.is_empty()
+            && self.plan_files_missing.is_empty()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckupError {
+    #[error("the store: {0}")]
+    Store(#[from] StoreError),
+    #[error("the blobs: {0}")]
+    Blobs(#[from] BlobError),
+}
+
+impl From<io::Error> for CheckupError {
+    fn from(error: io::Error) -> Self {
+        Self::Blobs(error.into())
+    }
+}
+
+/// Checks a store, which others may use meanwhile. Blobs that nothing names count if they are older than `grace`.
+///
+/// # Errors
+/// Something cannot be read, or mended.
+pub async fn checkup(
+    store: &SqliteStore,
+    blobs: &LocalBlobs,
+    grace: Duration,
+    repair: bool,
+) -> Result<Checkup, CheckupError> {
+    let mut found = Checkup { database: store.faults().await?, ..Checkup::default() };
+    // Files before names, since a file is there before it is named.
+    let (all, old) = (blobs.all()?, blobs.older_than(grace).await?);
+    let named = store.named_blobs().await?;
+    found.set_aside = blobs.set_aside()?.len() as u64;
+    let mut sound = HashSet::new();
+    for digest in all {
+        let Ok(file) = blobs.local_copy(&digest).await else { continue };
+        let name = tokio::task::spawn_blocking(move || name_of(&file)).await;
+        match name.map_err(io::Error::other)? {
+            Ok(name) if name == Some(digest) => {
+                sound.insert(digest);
+            }
+            Ok(_) => found.damaged.push(digest),
+            // Deleted meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        }
+        found.compared += 1;
+    }
+    let unnamed: Vec<Digest> =
+        old.into_iter().filter(|it| !named.contains(it) && sound.contains(it)).collect();
+    found.unnamed = unnamed.len() as u64;
+    let matrices = store.matrices(&MatrixQuery::All, &PageRequest::ALL).await?.items;
+    let matrices: HashSet<Digest> =
+        matrices.into_iter().map(|Matrix { digest, .. }| digest).collect();
+    for digest in named.into_iter().filter(|digest| !sound.contains(digest)) {
+        // It may have come since the files were listed, or out of the trash.
+        if !found.damaged.contains(&digest) && blobs.exists(&digest).await? {
+            continue;
+        }
+        match matrices.contains(&digest) {
+            true => found.matrices_without_file.push(digest),
+            false => found.plan_files_missing.push(digest),
+        }
+    }
+    if repair {
+        mend(&mut found, store, blobs, unnamed, grace).await?;
+    }
+    Ok(found)
+}
+
+async fn mend(
+    found: &mut Checkup,
+    store: &SqliteStore,
+    blobs: &LocalBlobs,
+    unnamed: Vec<Digest>,
+    grace: Duration,
+) -> Result<(), CheckupError> {
+    let repaired = &mut found.repaired;
+    blobs.check_with(name_of);
+    for digest in &found.damaged {
+        if !blobs.exists(digest).await? {
+            repaired.push(format!("{digest} was set aside"));
+        }
+    }
+    found.damaged.clear();
+    let mut kept = Vec::new();
+    for digest in std::mem::take(&mut found.matrices_without_file) {
+        // Somebody may have uploaded it again.
+        if blobs.exists(&digest).await? {
+            continue;
+        }
+        match store.delete_matrix(&digest).await {
+            Ok(_) => repaired.push(format!("matrix {digest} was forgotten: upload it again")),
+            Err(StoreError::InUse(why)) => {
+                repaired.push(format!("matrix {digest} was kept: {why}"));
+                kept.push(digest);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    found.matrices_without_file = kept;
+    let moved = blobs.discard_old(unnamed, grace).await?;
+    if moved > 0 {
+        repaired.push(format!("{moved} files that nothing names were moved to the trash"));
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Copies of a database that others are writing, and whether one is sound.
+
+use super::SqliteStore;
+use crate::store::{Result, StoreError};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, SqliteConnection};
+use std::path::Path;
+
+/// Most faults of each kind that are told.
+const MOST: usize = 20;
+
+impl SqliteStore {
+    /// Writes the database as it stands, in one consistent state, to a file that must not exist. Others may write meanwhile. The
+    /// database is not migrated.
+    pub async fn copy(from: &Path, to: &Path) -> Result<()> {
+        let target = to
+            .to_str()
+            .ok_or_else(|| StoreError::Misuse("the name of the copy is not UTF-8".into()))?;
+        let options = SqliteConnectOptions::new().filename(from);
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        sqlx::query("VACUUM INTO ?").bind(target).execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    }
+
+    /// What SQLite finds wrong with the file and with references between rows; empty if all is well. Reads everything.
+    pub async fn faults(&self) -> Result<Vec<String>> {
+        let integrity: Vec<String> =
+            sqlx::query_scalar("PRAGMA integrity_check").fetch_all(&self.readers).await?;
+        let broken = integrity.into_iter().filter(|line| line != "ok").take(MOST);
+        let mut faults: Vec<String> = broken.map(|line| format!("integrity: {line}")).collect();
+        let references: Vec<(String, Option<i64>, String, i64)> =
+            sqlx::query_as("PRAGMA foreign_key_check").fetch_all(&self.readers).await?;
+        faults.extend(references.into_iter().take(MOST).map(|(table, row, parent, _)| match row {
+            Some(row) => {
+                format!("row {row} of {table} refers to a row of {parent} that is missing")
+            }
+            None => format!("a row of {table} refers to a row of {parent} that is missing"),
+        }));
+        Ok(faults)
+    }
+}
