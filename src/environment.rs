@@ -1,6 +1,7 @@
 //! The process's environment: all that is read of it is read here (`tests/tidy.rs` sees to it).
 
 pub mod disk;
+pub mod files;
 pub mod memory;
 
 use std::path::PathBuf;

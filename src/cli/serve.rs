@@ -2,8 +2,8 @@
 
 use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, say, session_key};
-use crate::environment::disk;
-use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
+use crate::environment::{disk, files};
+use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens};
 use crate::service::training::Trainer;
 use crate::service::{
     Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, reading_bytes,
@@ -274,13 +274,36 @@ fn limits(config: &Config) -> Limits {
         upload_bytes: server.max_upload_bytes,
         json_bytes: server.max_json_bytes,
         uploads_at_once: server.uploads_at_once,
-        connections: server.max_connections,
+        uploads_each: server.uploads_per_client,
+        streams_at_once: server.event_streams,
+        streams_each: server.event_streams_per_client,
+        forwarded: server.forwarded_for,
+        pace: Pace { idle: seconds(server.body_idle_s), bytes_per_s: server.body_bytes_per_s },
+        connections: connections(server.max_connections),
         headers: seconds(server.headers_s),
         answer: seconds(server.answer_s),
         upload: seconds(server.upload_s),
         sse_keep_alive: seconds(server.sse_keep_alive_s),
         shutdown: seconds(server.shutdown_s),
     }
+}
+
+/// Files that a server needs beside its connections: the database, blobs, uploads, children.
+const OTHER_FILES: u64 = 256;
+
+/// As many connections as configured, if this process may have so many files open.
+fn connections(configured: usize) -> usize {
+    let Some(files) = files::raise() else { return configured };
+    let most = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX).max(16);
+    if most < configured {
+        tracing::warn!(
+            files,
+            most,
+            configured,
+            "this process may have too few files open for server.max_connections (ulimit -n)"
+        );
+    }
+    configured.min(most)
 }
 
 fn access(config: &Config) -> anyhow::Result<Access> {

@@ -11,12 +11,34 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::time::Sleep;
 
 /// Most bytes of a body that are read only to keep the connection: a new one costs a client less than sending more.
 const MOST_DRAINED: u64 = 256 << 10;
 /// Most time that this takes. What a client sent at once is there already.
 const DRAINING: Duration = Duration::from_millis(250);
+
+/// How fast a body has to arrive. Only time in which the server waits for it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Longest time without a byte.
+    pub idle: Duration,
+    /// Least bytes a second, beyond [`GRACE`].
+    pub bytes_per_s: u64,
+}
+
+/// Time that every body has, however slow it is.
+const GRACE: Duration = Duration::from_secs(10);
+
+impl Pace {
+    /// How long the server still waits for the next byte, after `bytes` for which it waited `waited`.
+    fn patience(&self, bytes: u64, waited: Duration) -> Duration {
+        let rate = self.bytes_per_s.max(1) as f64;
+        let deserved = GRACE + Duration::from_secs_f64(bytes as f64 / rate);
+        self.idle.min(deserved.saturating_sub(waited))
+    }
+}
 
 /// A request's body in the hands of its handler, and what became of it.
 pub struct Watched {
@@ -33,20 +55,85 @@ struct State {
     /// Nothing follows.
     ended: bool,
     broken: bool,
+    /// It arrived too slowly.
+    slow: bool,
+    pace: Pace,
+    bytes: u64,
+    /// Time that was waited for these bytes, and since when it is waited for the next.
+    waited: Duration,
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl State {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.begun = true;
+        let Some(body) = &mut self.body else {
+            return failed("the request has been answered");
+        };
+        if self.slow {
+            return failed("the body arrived too slowly");
+        }
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
+            let patience = self.pace.patience(self.bytes, self.waited);
+            let waiting = || (Instant::now(), Box::pin(tokio::time::sleep(patience)));
+            let (_, alarm) = self.waiting.get_or_insert_with(waiting);
+            if alarm.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            (self.slow, self.broken) = (true, true);
+            return failed("the body arrived too slowly");
+        };
+        if let Some((since, _)) = self.waiting.take() {
+            self.waited += since.elapsed();
+        }
+        match &frame {
+            None => self.ended = true,
+            Some(Err(_)) => self.broken = true,
+            Some(Ok(frame)) => {
+                self.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+                self.ended = self.body.as_ref().is_some_and(HttpBody::is_end_stream);
+            }
+        }
+        Poll::Ready(frame)
+    }
+}
+
+fn failed(why: &'static str) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    Poll::Ready(Some(Err(axum::Error::new(io::Error::other(why)))))
 }
 
 impl Watched {
     /// Puts a view of the request's body in its place; `None` if there is none.
-    pub fn of(request: &mut Request) -> Option<Self> {
+    pub fn of(request: &mut Request, pace: Pace) -> Option<Self> {
         if request.body().is_end_stream() {
             return None;
         }
         let expects = request.headers().contains_key(header::EXPECT);
         let body = std::mem::take(request.body_mut());
-        let state = State { body: Some(body), begun: false, ended: false, broken: false };
+        let state = State {
+            body: Some(body),
+            begun: false,
+            ended: false,
+            broken: false,
+            slow: false,
+            pace,
+            bytes: 0,
+            waited: Duration::ZERO,
+            waiting: None,
+        };
         let state = Arc::new(Mutex::new(state));
         *request.body_mut() = Body::new(View(Arc::clone(&state)));
         Some(Self { state, expects })
+    }
+
+    /// Whether an answer is late, or wrong, because the body did not arrive in time: it was too slow, or some of it is still
+    /// awaited although a time limit has ended the handler.
+    pub fn kept_waiting(&self, timed_out: bool) -> bool {
+        let state = lock(&self.state);
+        state.slow || (timed_out && state.begun && !state.ended && !state.broken)
     }
 
     /// Reads what is left of the body, up to a bound. False if there is more, so that the connection cannot be used again.
@@ -100,22 +187,7 @@ impl HttpBody for View {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let mut state = lock(&self.0);
-        state.begun = true;
-        let Some(body) = &mut state.body else {
-            let gone = io::Error::other("the request has been answered");
-            return Poll::Ready(Some(Err(axum::Error::new(gone))));
-        };
-        let frame = Pin::new(body).poll_frame(context);
-        match &frame {
-            Poll::Pending => {}
-            Poll::Ready(None) => state.ended = true,
-            Poll::Ready(Some(Err(_))) => state.broken = true,
-            Poll::Ready(Some(Ok(_))) => {
-                state.ended = state.body.as_ref().is_some_and(HttpBody::is_end_stream);
-            }
-        }
-        frame
+        lock(&self.0).poll(context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -124,5 +196,60 @@ impl HttpBody for View {
 
     fn size_hint(&self) -> SizeHint {
         lock(&self.0).body.as_ref().map(HttpBody::size_hint).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    const PACE: Pace = Pace { idle: Duration::from_secs(5), bytes_per_s: 100 };
+
+    /// A body of pieces of 10 bytes with pauses between them.
+    fn trickle(pauses: impl Iterator<Item = u64> + Send + 'static) -> Request {
+        let pieces = stream::unfold(pauses, async |mut pauses| {
+            tokio::time::sleep(Duration::from_millis(pauses.next()?)).await;
+            Some((Ok::<_, io::Error>(Bytes::from_static(&[b'x'; 10])), pauses))
+        });
+        Request::new(Body::from_stream(pieces))
+    }
+
+    async fn read(mut request: Request) -> (Option<usize>, bool, bool) {
+        let pace = Pace { idle: Duration::from_millis(500), ..PACE };
+        let watched = Watched::of(&mut request, pace).unwrap();
+        let bytes = request.into_body().collect().await.ok();
+        let slow = watched.kept_waiting(false);
+        (bytes.map(|bytes| bytes.to_bytes().len()), slow, watched.finish().await)
+    }
+
+    #[test]
+    fn what_arrives_deserves_patience() {
+        let seconds = Duration::from_secs;
+        assert_eq!(PACE.patience(0, Duration::ZERO), seconds(5));
+        assert_eq!(PACE.patience(0, seconds(8)), seconds(2));
+        assert_eq!(PACE.patience(300, seconds(9)), seconds(4));
+        assert_eq!(PACE.patience(300, seconds(14)), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stalls_or_trickles_is_given_up() {
+        assert_eq!(read(trickle(std::iter::repeat_n(5, 100))).await, (Some(1000), false, true));
+        assert_eq!(read(trickle([1, 6000, 1].into_iter())).await, (None, true, false));
+    }
+
+    #[tokio::test]
+    async fn what_a_handler_leaves_is_taken_off_the_connection() {
+        for (pieces, kept) in [(100, true), (100_000, false)] {
+            let mut request = trickle(std::iter::empty());
+            let all = stream::iter((0..pieces).map(|_| Ok::<_, io::Error>([b'x'; 10].to_vec())));
+            *request.body_mut() = Body::from_stream(all);
+            let watched = Watched::of(&mut request, PACE).unwrap();
+            let mut body = request.into_body();
+            body.frame().await.unwrap().unwrap();
+            assert_eq!(watched.finish().await, kept);
+            assert!(body.frame().await.unwrap().is_err(), "it is too late to read");
+        }
+        assert!(Watched::of(&mut Request::new(Body::empty()), PACE).is_none());
     }
 }

@@ -93,7 +93,7 @@ pub async fn show(
 
 /// Takes in a bundle that another service made.
 pub async fn import(State(app): State<App>, request: Request) -> Result<Response, Problem> {
-    let upload = Upload::begin(&app.uploads, request)?;
+    let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
     let imported = upload.run(|body| app.service.import_bundle(body, coding)).await?;
     let status = if imported.created { StatusCode::CREATED } else { StatusCode::OK };

@@ -1,10 +1,11 @@
 //! The outermost layer: request id, log line, latency, panics, security headers, and the final form of every error.
 
-use super::body::Watched;
+use super::body::{Pace, Watched};
 use super::dashboard::{Viewer, wants_page};
 use super::error::{Kind, Problem, finish};
 use super::guard::Access;
 use super::metrics::Metrics;
+use super::server::Reserved;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -71,12 +72,13 @@ pub struct EdgeLayer {
     ids: Arc<RequestIds>,
     metrics: Arc<Metrics>,
     access: Access,
+    pace: Pace,
 }
 
 impl EdgeLayer {
-    pub fn new(metrics: Arc<Metrics>, access: Access) -> Self {
+    pub fn new(metrics: Arc<Metrics>, access: Access, pace: Pace) -> Self {
         let run = uuid::Uuid::now_v7().as_u128() as u32;
-        Self { ids: Arc::new(RequestIds { run, next: AtomicU64::new(1) }), metrics, access }
+        Self { ids: Arc::new(RequestIds { run, next: AtomicU64::new(1) }), metrics, access, pace }
     }
 }
 
@@ -119,7 +121,8 @@ where
             metrics: Arc::clone(&self.shared.metrics),
         };
         seen.span = seen.open();
-        let body = Watched::of(&mut request);
+        let reserved = request.extensions().get::<Reserved>().is_some();
+        let body = Watched::of(&mut request, self.shared.pace);
         // The log line is written outside the span, because it contains the same fields.
         let inner = AssertUnwindSafe(self.inner.call(request).instrument(seen.span.clone()));
         Box::pin(async move {
@@ -128,15 +131,25 @@ where
                 Ok(Err(never)) => match never {},
                 Err(panic) => panicked(panic.as_ref()).into_response(),
             };
+            let timed_out = response.status() == StatusCode::SERVICE_UNAVAILABLE
+                && response.extensions().get::<Problem>().is_none();
+            let slow = body.as_ref().is_some_and(|body| body.kept_waiting(timed_out));
+            let response = if slow { slow_client().into_response() } else { response };
             let mut response = seen.close(response);
-            if let Some(body) = body
-                && !body.finish().await
-            {
+            let kept = match body {
+                Some(body) => body.finish().await,
+                None => true,
+            };
+            if !kept || reserved {
                 response.headers_mut().insert(header::CONNECTION, CLOSE);
             }
             Ok(response)
         })
     }
+}
+
+fn slow_client() -> Problem {
+    Problem::new(Kind::SlowClient, Kind::SlowClient.bare_detail())
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Problem {
@@ -249,9 +262,12 @@ mod tests {
     async fn a_panic_is_a_500_and_says_nothing_of_its_cause() {
         let metrics = Arc::new(Metrics::new(["/"]).unwrap());
         let handler = async || -> &'static str { panic!("a secret") };
-        let router = Router::new()
-            .route("/", get(handler))
-            .layer(EdgeLayer::new(metrics, Access::Everybody));
+        let pace = Pace { idle: Duration::from_secs(1), bytes_per_s: 1 };
+        let router = Router::new().route("/", get(handler)).layer(EdgeLayer::new(
+            metrics,
+            Access::Everybody,
+            pace,
+        ));
         let request = Request::builder().uri("/").body(Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();
         assert_eq!(response.status(), 500);

@@ -1,6 +1,7 @@
 //! A job's events as server-sent events: resumable by number, ended by the final event or by shutdown.
 
 use super::App;
+use super::clients::{Client, Place};
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::metrics::Open;
@@ -8,7 +9,7 @@ use crate::domain::{Event, JobId};
 use crate::service::ServiceError;
 use crate::wire;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
@@ -49,8 +50,10 @@ pub async fn stream(
     Path(id): Path<JobId>,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
+    extensions: Extensions,
 ) -> Result<Response, Problem> {
     let after = resume_after(&headers, &query)?;
+    let place = app.streams.take(Client::by(&headers, &extensions, app.limits.forwarded))?;
     let ended = app.service.work(&id).await?.state().is_final();
     let mut events = app.service.events(&id, after).await?;
     // Waits for the first event only if it is immediately available; otherwise the headers would be delayed too.
@@ -59,18 +62,19 @@ pub async fn stream(
         // EventSource reconnects when a stream ends; 204 tells it that no more events will follow.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(sse(&app, stream::iter(first).chain(events).map(frame)))
+    Ok(sse(&app, place, stream::iter(first).chain(events).map(frame)))
 }
 
 /// Sends frames until there are no more, or the server stops.
 fn sse(
     app: &App,
+    place: Place,
     frames: impl Stream<Item = Result<Frame, Infallible>> + Send + 'static,
 ) -> Response {
     let open = Open::event_stream();
     let frames = frames.take_until(app.shutdown.clone().cancelled_owned()).inspect(move |_| {
         // Held by the stream as long as a client reads it.
-        let _ = &open;
+        let _ = (&open, &place);
     });
     Sse::new(frames)
         .keep_alive(KeepAlive::new().interval(app.limits.sse_keep_alive))

@@ -6,6 +6,7 @@
 
 use super::dashboard::by_tls;
 use super::error::{Kind, Problem};
+use super::server::Reserved;
 use super::session::{Tokens, cookies};
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -19,6 +20,8 @@ use tower::{Layer, Service};
 
 /// Paths that need no token: the checks of an orchestrator, and the sign-in of a browser.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/login"];
+/// The checks of an orchestrator.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 /// The files of the sign-in page are not secret.
 const OPEN_FILES: &str = "/static/";
 
@@ -139,6 +142,15 @@ fn check_origin(request: &Request) -> Result<(), Problem> {
     }
 }
 
+/// Beyond the usual number of connections only the checks of an orchestrator are answered.
+fn spare(request: &Request) -> Result<(), Problem> {
+    let reserved = request.extensions().get::<Reserved>().is_some();
+    if !reserved || HEALTH.contains(&request.uri().path()) {
+        return Ok(());
+    }
+    Err(Problem::new(Kind::Busy, "the server's limit of connections is reached"))
+}
+
 #[derive(Clone)]
 pub struct GuardLayer(pub Access);
 
@@ -169,7 +181,7 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        match self.access.check(&request) {
+        match spare(&request).and_then(|()| self.access.check(&request)) {
             Ok(()) => Either::Left(self.inner.call(request)),
             Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
         }

@@ -43,7 +43,7 @@ pub async fn upload(
     request: Request,
 ) -> Result<Response, Problem> {
     let name = checked_name(query.name)?;
-    let upload = Upload::begin(&app.uploads, request)?;
+    let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
     let uploaded = upload.run(|body| app.service.upload_coded(body, coding, name)).await?;
     let status = if uploaded.created { StatusCode::CREATED } else { StatusCode::OK };

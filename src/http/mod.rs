@@ -4,6 +4,7 @@ mod accept;
 mod body;
 mod bundles;
 mod catalogue;
+mod clients;
 mod coding;
 mod dashboard;
 mod devices;
@@ -30,6 +31,7 @@ mod trainings;
 mod trials;
 mod upload;
 
+pub use body::Pace;
 pub use dashboard::PAGES;
 pub use edge::REQUEST_ID;
 pub use guard::Access;
@@ -40,10 +42,10 @@ pub use server::Server;
 pub use session::Tokens;
 
 use crate::service::Service;
+use clients::Places;
 use lookup::LookupCache;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Limits on the size and duration of requests.
@@ -54,7 +56,16 @@ pub struct Limits {
     /// Maximum size in bytes of a JSON body, after decompression.
     pub json_bytes: usize,
     pub uploads_at_once: usize,
-    /// Maximum number of connections; further ones wait to be accepted.
+    /// Of these, most of one client.
+    pub uploads_each: usize,
+    /// Event streams at once, and most of one client.
+    pub streams_at_once: usize,
+    pub streams_each: usize,
+    /// Whether a proxy in front names the clients (X-Forwarded-For).
+    pub forwarded: bool,
+    /// How fast bodies have to arrive.
+    pub pace: Pace,
+    /// Maximum number of connections; a few more are accepted for the checks of an orchestrator.
     pub connections: usize,
     /// Time limit for a request's headers, and for an idle connection.
     pub headers: Duration,
@@ -76,7 +87,8 @@ pub struct Shared {
     access: Access,
     metrics: Arc<Metrics>,
     lookups: LookupCache,
-    uploads: Arc<Semaphore>,
+    uploads: Places,
+    streams: Places,
     /// Cancelled when the server should stop; event streams end then.
     shutdown: CancellationToken,
 }
@@ -95,7 +107,8 @@ impl App {
             access,
             metrics,
             lookups: LookupCache::default(),
-            uploads: Arc::new(Semaphore::new(limits.uploads_at_once)),
+            uploads: Places::new("uploads", limits.uploads_at_once, limits.uploads_each),
+            streams: Places::new("event streams", limits.streams_at_once, limits.streams_each),
             shutdown,
         }))
     }

@@ -110,7 +110,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
 /// The complete service as a router.
 pub fn router(app: App) -> Router {
     let around = ServiceBuilder::new()
-        .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone()))
+        .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone(), app.limits.pace))
         .layer(GuardLayer(app.access.clone()));
     let routed = PATHS.iter().fold(Router::new(), |router, path| match methods(path, &app) {
         Some(methods) => router.route(path, methods),

@@ -3,12 +3,16 @@
 //! hyper is used directly instead of `axum::serve`, which sets no timer (a client could send its headers forever) and waits
 //! indefinitely for connections at shutdown.
 
+use super::clients::Peer;
 use super::metrics::Open;
 use super::{App, Limits, router};
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
 use futures_util::FutureExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::poll_fn;
 use std::io;
@@ -66,16 +70,15 @@ impl Server {
         shutdown: &CancellationToken,
     ) -> TaskTracker {
         let tracker = TaskTracker::new();
-        let places = Arc::new(Semaphore::new(limits.connections));
+        let places = Connections::new(limits.connections);
         while let Some(accepted) = shutdown.run_until_cancelled(self.next(&places)).await {
             match accepted {
-                Ok((stream, place)) => {
+                Ok(accepted) => {
                     let (router, shutdown) = (router.clone(), shutdown.clone());
                     let headers = limits.headers;
                     tracker.spawn(async move {
                         let _open = Open::connection();
-                        connection(stream, router, headers, shutdown).await;
-                        drop(place);
+                        accepted.serve(router, headers, shutdown).await;
                     });
                 }
                 Err(error) if is_of_one_client(&error) => {}
@@ -89,13 +92,64 @@ impl Server {
         tracker
     }
 
-    async fn next(&self, places: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-        let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-        let (stream, _) = self.listener.accept().await?;
+    async fn next(&self, places: &Connections) -> io::Result<Accepted> {
+        let place = places.any().await?;
+        let (stream, peer) = self.listener.accept().await?;
         // Responses are written in one piece, so waiting to fill a segment would only delay them.
         stream.set_nodelay(true)?;
-        Ok((stream, place))
+        Ok(Accepted { stream, peer: Peer(peer), place: places.better(place) })
     }
+}
+
+/// Connections beyond the usual number: there the checks of an orchestrator are answered, and nothing else.
+const RESERVE: usize = 32;
+/// Time limit for the headers of these, which must not be held for long.
+const RESERVE_HEADERS: Duration = Duration::from_secs(5);
+
+/// The places of connections.
+struct Connections {
+    usual: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
+}
+
+struct Place {
+    _permit: OwnedSemaphorePermit,
+    reserved: bool,
+}
+
+impl Connections {
+    fn new(usual: usize) -> Self {
+        let usual = Arc::new(Semaphore::new(usual));
+        Self { usual, reserve: Arc::new(Semaphore::new(RESERVE)) }
+    }
+
+    /// The first place that is free, a usual one if there is one.
+    async fn any(&self) -> io::Result<Place> {
+        let (permit, reserved) = tokio::select! {
+            biased;
+            permit = Arc::clone(&self.usual).acquire_owned() => (permit, false),
+            permit = Arc::clone(&self.reserve).acquire_owned() => (permit, true),
+        };
+        Ok(Place { _permit: permit.map_err(io::Error::other)?, reserved })
+    }
+
+    /// A usual place instead of a reserved one, if one has become free.
+    fn better(&self, place: Place) -> Place {
+        match Arc::clone(&self.usual).try_acquire_owned() {
+            Ok(permit) if place.reserved => Place { _permit: permit, reserved: false },
+            _ => place,
+        }
+    }
+}
+
+/// A connection of the reserve; an extension of its requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserved;
+
+struct Accepted {
+    stream: TcpStream,
+    peer: Peer,
+    place: Place,
 }
 
 fn is_of_one_client(error: &io::Error) -> bool {
@@ -111,25 +165,43 @@ fn is_of_one_client(error: &io::Error) -> bool {
 const LINGERING: Duration = Duration::from_secs(2);
 const MOST_LINGERED: u64 = 8 << 20;
 
-async fn connection(
+impl Accepted {
+    async fn serve(self, router: Router, headers: Duration, shutdown: CancellationToken) {
+        let Self { stream, peer, place } = self;
+        let reserved = place.reserved;
+        let headers = if reserved { headers.min(RESERVE_HEADERS) } else { headers };
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            if reserved {
+                request.extensions_mut().insert(Reserved);
+            }
+            router.clone().call(request).boxed()
+        });
+        connection(stream, service, headers, shutdown).await;
+        drop(place);
+    }
+}
+
+async fn connection<S, E>(
     stream: TcpStream,
-    router: Router,
+    service: S,
     headers: Duration,
     shutdown: CancellationToken,
-) {
-    let service = service_fn(move |request| router.clone().call(request).boxed());
+) where
+    S: HttpService<Incoming, ResBody = Body, Error = E> + Unpin,
+    S::Future: Unpin,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let mut serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(headers)
         .serve_connection(TokioIo::new(stream), service);
-    let mut stopping = false;
-    let result = loop {
-        tokio::select! {
-            result = poll_fn(|context| serving.poll_without_shutdown(context)) => break result,
-            () = shutdown.cancelled(), if !stopping => {
-                stopping = true;
-                Pin::new(&mut serving).graceful_shutdown();
-            }
+    let served = poll_fn(|context| serving.poll_without_shutdown(context));
+    let (result, stopping) = match shutdown.run_until_cancelled(served).await {
+        Some(result) => (result, false),
+        None => {
+            Pin::new(&mut serving).graceful_shutdown();
+            (poll_fn(|context| serving.poll_without_shutdown(context)).await, true)
         }
     };
     if let Err(error) = result {

@@ -1,6 +1,8 @@
-//! An upload in progress: a permit that limits concurrent uploads, and the body as a stream whose failures are reported
+//! An upload in progress: a place among the concurrent uploads, and the body as a stream whose failures are reported
 //! separately.
 
+use super::App;
+use super::clients::{Client, Place};
 use super::coding;
 use super::error::{Kind, Problem};
 use super::metrics::Open;
@@ -13,11 +15,10 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Holds its permit until dropped.
+/// Holds its place until dropped.
 pub struct Upload {
-    _place: OwnedSemaphorePermit,
+    _place: Place,
     _open: Open,
     body: BodyDataStream,
     /// How the body is packed.
@@ -25,16 +26,14 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Refuses immediately if all permits are taken: queued uploads would only hold memory and time out.
-    pub fn begin(places: &Arc<Semaphore>, request: Request) -> Result<Self, Problem> {
+    /// Refuses immediately if all places are taken, or all of this client.
+    pub fn begin(app: &App, request: Request) -> Result<Self, Problem> {
         if content_type(&request).starts_with("multipart/") {
             let detail = "send the matrix itself as the body (curl -T FILE), not a form";
             return Err(Problem::new(Kind::UnsupportedMediaType, detail));
         }
         let coding = coding::of(request.headers())?;
-        let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
-            Problem::new(Kind::Busy, "the server's limit of concurrent uploads is reached")
-        })?;
+        let place = app.uploads.take(Client::of(&request, app.limits.forwarded))?;
         Ok(Self {
             _place: place,
             _open: Open::upload(),

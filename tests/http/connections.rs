@@ -142,3 +142,107 @@ async fn a_client_that_still_sends_gets_its_refusal() {
     let answer = raw.answer().await.unwrap();
     assert!(answer.status == 404 && answer.closes(), "{}", answer.head);
 }
+
+/// The head of an upload whose body stalls.
+fn stalled(more: &str) -> String {
+    post("/v1/matrices", more, &"x".repeat(1000)).trim_end_matches('x').to_owned()
+}
+
+#[tokio::test]
+async fn bodies_that_stall_are_given_up() {
+    let app = TestApp::with(&[("server.body_idle_s", 0.3.into())]).await;
+    let json = post("/v1/jobs", "content-type: application/json\r\n", "{\"matrix\": ");
+    let json = json.replace("content-length: 11", "content-length: 500");
+    for head in [stalled(""), json] {
+        let mut raw = Raw::new(&app).await;
+        raw.send(&head).await.unwrap();
+        let answer = raw.answer().await.expect("an answer");
+        assert!(answer.status == 408 && answer.closes(), "{}", answer.head);
+        assert!(answer.head.contains("application/problem+json"), "{}", answer.head);
+        assert!(answer.body.contains("/problems/slow-client"), "{}", answer.body);
+        assert!(raw.ended().await);
+    }
+    // A body that is still awaited when the time for an answer is over is the client's fault, not the server's.
+    let app = TestApp::with(&[("server.answer_s", 0.3.into())]).await;
+    let mut raw = Raw::new(&app).await;
+    let train = post("/v1/models/train", "content-type: application/json\r\n", "{");
+    raw.send(train.replace("content-length: 1", "content-length: 100")).await.unwrap();
+    let answer = raw.answer().await.unwrap();
+    assert!(answer.status == 408 && answer.body.contains("slow-client"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn one_client_leaves_upload_places_for_others() {
+    let app = TestApp::with(&[("server.forwarded_for", true.into())]).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut raw = Raw::new(&app).await;
+        raw.send(stalled("x-forwarded-for: 10.0.0.1\r\n")).await.unwrap();
+        held.push(raw);
+    }
+    let upload = |client: &'static str| {
+        let request = app.request(reqwest::Method::POST, "/v1/matrices");
+        request.header("x-forwarded-for", client).body(tridiagonal(5)).send()
+    };
+    // The two have to be there first.
+    let busy = loop {
+        let answer = upload("10.0.0.1").await.unwrap();
+        if !answer.status().is_success() {
+            break answer;
+        }
+    };
+    assert!(busy.headers().contains_key("retry-after"));
+    let busy = problem(busy, 503, "busy").await;
+    assert!(busy["detail"].as_str().unwrap().contains("from this address"), "{busy}");
+    assert!(upload("10.0.0.2").await.unwrap().status().is_success());
+    drop(held);
+    while !upload("10.0.0.1").await.unwrap().status().is_success() {}
+}
+
+#[tokio::test]
+async fn event_streams_are_limited() {
+    let each = [("server.event_streams_per_client", 2.into())];
+    let app = TestApp::with(&each).await;
+    let job = app.job(&app.matrix(8).await, 4).await;
+    let events = format!("/v1/jobs/{}/events", job["id"].as_str().unwrap());
+    let first = app.get(&events).await;
+    let second = app.get(&events).await;
+    assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 200));
+    problem(app.get(&events).await, 503, "busy").await;
+    drop((first, second));
+    let again = async {
+        while app.get(&events).await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), again).await.expect("the places are free again");
+}
+
+#[tokio::test]
+async fn health_is_answered_when_all_connections_are_taken() {
+    let app = TestApp::with(&[("server.max_connections", 3.into())]).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut raw = Raw::new(&app).await;
+        raw.send(HEALTH).await.unwrap();
+        assert!(!raw.answer().await.unwrap().closes());
+        held.push(raw);
+    }
+    let mut raw = Raw::new(&app).await;
+    raw.send(HEALTH).await.unwrap();
+    let answer = raw.answer().await.unwrap();
+    assert!(answer.status == 200 && answer.closes(), "{}", answer.head);
+    let mut raw = Raw::new(&app).await;
+    raw.send(HEALTH.replace("/healthz", "/v1/jobs")).await.unwrap();
+    let answer = raw.answer().await.unwrap();
+    assert!(answer.status == 503 && answer.closes(), "{}", answer.head);
+    assert!(answer.body.contains("/problems/busy"), "{}", answer.body);
+    drop(held);
+    // Once there is a usual place, the next connection has it.
+    let usual = async {
+        while app.get("/v1/jobs").await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), usual).await.expect("places are free again");
+}

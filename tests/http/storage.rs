@@ -3,7 +3,7 @@
 use crate::app::{fixture, problem, spmm, tridiagonal};
 use reqwest::{Client, Response};
 use serde_json::Value;
-use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server};
+use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::store::{LocalBlobs, SqliteOptions, SqliteStore};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -33,6 +33,11 @@ impl Served {
             upload_bytes: 1 << 20,
             json_bytes: 1 << 20,
             uploads_at_once: 4,
+            uploads_each: 4,
+            streams_at_once: 4,
+            streams_each: 4,
+            forwarded: false,
+            pace: Pace { idle: minute, bytes_per_s: 1 },
             connections: 64,
             headers: minute,
             answer: minute,

@@ -87,6 +87,12 @@ impl Config {
         found.at_least_one("server.max_ratio", server.max_ratio);
         found.at_least_one("server.max_json_bytes", server.max_json_bytes as u64);
         found.at_least_one("server.uploads_at_once", server.uploads_at_once as u64);
+        found.at_least_one("server.uploads_per_client", server.uploads_per_client as u64);
+        found.at_least_one("server.event_streams", server.event_streams as u64);
+        let each = server.event_streams_per_client as u64;
+        found.at_least_one("server.event_streams_per_client", each);
+        found.seconds("server.body_idle_s", server.body_idle_s);
+        found.at_least_one("server.body_bytes_per_s", server.body_bytes_per_s);
         found.at_least_one("server.max_connections", server.max_connections as u64);
         found.seconds("server.headers_s", server.headers_s);
         found.seconds("server.answer_s", server.answer_s);

@@ -1,0 +1,152 @@
+//! What one client may hold at once, so that the rest is left for others: uploads in progress and event streams, by address.
+
+use super::error::{Kind, Problem};
+use axum::extract::Request;
+use axum::http::{Extensions, HeaderMap};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The address at the other end of a connection, as an extension of its requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// Who a request counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Client(IpAddr);
+
+const FORWARDED: &str = "x-forwarded-for";
+
+impl Client {
+    pub fn of(request: &Request, forwarded: bool) -> Self {
+        Self::by(request.headers(), request.extensions(), forwarded)
+    }
+
+    /// The peer or, with `forwarded`, the client that the proxy in front names last. Others before it are the client's own
+    /// word.
+    pub fn by(headers: &HeaderMap, extensions: &Extensions, forwarded: bool) -> Self {
+        let peer = extensions.get::<Peer>().map(|peer| peer.0.ip());
+        let named = || {
+            let value = headers.get_all(FORWARDED).iter().next_back()?.to_str().ok()?;
+            value.rsplit(',').next()?.trim().parse().ok()
+        };
+        let named: Option<IpAddr> = if forwarded { named() } else { None };
+        Self(block(named.or(peer).unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))))
+    }
+}
+
+/// An IPv6 client has a whole network of 64 bits.
+fn block(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// Places of one kind; clones share them.
+#[derive(Clone, Debug)]
+pub struct Places(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Of what they are, for messages.
+    what: &'static str,
+    all: usize,
+    each: usize,
+    taken: Mutex<HashMap<Client, usize>>,
+}
+
+impl Places {
+    /// `all` places, of which a client may have `each`.
+    pub fn new(what: &'static str, all: usize, each: usize) -> Self {
+        Self(Arc::new(Shared { what, all, each, taken: Mutex::default() }))
+    }
+
+    /// A place, or the refusal: queued requests would only hold memory and time out.
+    pub fn take(&self, client: Client) -> Result<Place, Problem> {
+        let Shared { what, all, each, .. } = &*self.0;
+        let mut taken = self.taken();
+        if taken.values().sum::<usize>() >= *all {
+            let detail = format!("the server's limit of {all} concurrent {what} is reached");
+            return Err(Problem::new(Kind::Busy, detail));
+        }
+        let own = taken.entry(client).or_default();
+        if *own >= *each {
+            let detail =
+                format!("{each} {what} from this address are in progress, as many as one may have");
+            return Err(Problem::new(Kind::Busy, detail));
+        }
+        *own += 1;
+        Ok(Place { places: self.clone(), client })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Held until dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Places,
+    client: Client,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        if let Some(own) = taken.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                taken.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+
+    fn client(peer: &str, headers: &[&str], forwarded: bool) -> Client {
+        let mut request = Request::builder();
+        for value in headers {
+            request = request.header(FORWARDED, *value);
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Peer(peer.parse().unwrap()));
+        Client::of(&request, forwarded)
+    }
+
+    #[test]
+    fn a_client_is_its_address_and_only_a_proxy_may_name_another() {
+        let one = client("10.0.0.1:5", &[], false);
+        assert_eq!(one, client("10.0.0.1:6", &["10.0.0.9"], false));
+        assert_eq!(one, client("[::ffff:10.0.0.1]:6", &[], false));
+        assert_ne!(one, client("10.0.0.2:5", &[], false));
+        // The last address of the last header is the proxy's; junk is not believed.
+        assert_eq!(one, client("10.0.0.7:5", &["9.9.9.9", "8.8.8.8, 10.0.0.1"], true));
+        assert_eq!(one, client("10.0.0.1:5", &["who knows"], true));
+        // A network of IPv6 is one client.
+        assert_eq!(client("[fd00::1]:5", &[], false), client("[fd00::2]:5", &[], false));
+        assert_ne!(client("[fd00::1]:5", &[], false), client("[fd00:0:0:1::1]:5", &[], false));
+    }
+
+    #[test]
+    fn one_client_leaves_places_for_others() {
+        let places = Places::new("uploads", 3, 2);
+        let (one, other) = (client("10.0.0.1:5", &[], false), client("10.0.0.2:5", &[], false));
+        let first = places.take(one).unwrap();
+        let _second = places.take(one).unwrap();
+        assert!(places.take(one).unwrap_err().detail().contains("from this address"));
+        let _third = places.take(other).unwrap();
+        assert!(places.take(other).unwrap_err().detail().contains("limit of 3"));
+        drop(first);
+        assert!(places.take(one).is_ok());
+        assert_eq!(places.taken().len(), 2);
+    }
+}
