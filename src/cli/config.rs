@@ -35,6 +35,7 @@ pub struct Server {
     pub listen: SocketAddr,
     pub tokens: Vec<Token>,
     pub insecure: bool,
+    pub session_s: f64,
     pub max_upload_bytes: usize,
     pub max_matrix_bytes: u64,
     pub reading_bytes: u64,

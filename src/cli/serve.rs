@@ -99,6 +99,9 @@ pub async fn start<F>(
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
+    if let Some(warning) = open_to_all(config) {
+        tracing::warn!("{warning}");
+    }
     let service = open(config).await?;
     let server = Server::bind(config.server.listen)
         .await
@@ -311,8 +314,38 @@ fn access(config: &Config) -> anyhow::Result<Access> {
     if !server.tokens.is_empty() {
         // Invalid tokens were refused with the configuration.
         let hashes = server.tokens.iter().filter_map(|token| token.hash());
-        return Ok(Access::Tokens(Tokens::new(hashes, &session_key::of(&config.data.dir)?)));
+        let tokens = Tokens::new(hashes, &session_key::of(&config.data.dir)?);
+        return Ok(Access::Tokens(tokens.lasting(Duration::from_secs_f64(server.session_s))));
     }
     let own = server.listen.ip().is_loopback();
     Ok(if own { Access::Loopback } else { Access::Everybody })
+}
+
+/// What an operator should hear at every start of a server without tokens that others can reach.
+fn open_to_all(config: &Config) -> Option<String> {
+    let server = &config.server;
+    let open = server.tokens.is_empty() && !server.listen.ip().is_loopback();
+    open.then(|| {
+        format!(
+            "{} is reachable from other machines, and no token is required (server.insecure): whoever reaches it may read and change \
+             everything, and run kernels on this host",
+            server.listen
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_open_to_all_says_so() {
+        let with = |flags: &[(&str, Value)]| open_to_all(&Config::load(None, flags).unwrap());
+        let everywhere = ("server.listen", Value::from("0.0.0.0:80"));
+        let insecure = ("server.insecure", Value::from(true));
+        let tokens = ("server.tokens", Value::try_from(["a-token-of-some-length"]).unwrap());
+        assert_eq!(with(&[insecure.clone()]), None);
+        assert_eq!(with(&[everywhere.clone(), insecure.clone(), tokens]), None);
+        assert!(with(&[everywhere, insecure]).unwrap().starts_with("0.0.0.0:80 is reachable"));
+    }
 }

@@ -10,7 +10,7 @@ use super::server::Reserved;
 use super::session::{Tokens, cookies};
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use std::convert::Infallible;
@@ -142,6 +142,18 @@ fn check_origin(request: &Request) -> Result<(), Problem> {
     }
 }
 
+/// HTTP/1.1 requires one Host header (RFC 9112, section 3.2): with none or several, a proxy in front may have meant another
+/// host than the one that is checked here.
+fn one_host(request: &Request) -> Result<(), Problem> {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    let fine = hosts == 1 || (hosts == 0 && request.version() < Version::HTTP_11);
+    if fine {
+        return Ok(());
+    }
+    let detail = format!("a request has one Host header, and this one has {hosts}");
+    Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("Host")))
+}
+
 /// Beyond the usual number of connections only the checks of an orchestrator are answered.
 fn spare(request: &Request) -> Result<(), Problem> {
     let reserved = request.extensions().get::<Reserved>().is_some();
@@ -181,7 +193,8 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        match spare(&request).and_then(|()| self.access.check(&request)) {
+        let checked = spare(&request).and_then(|()| one_host(&request));
+        match checked.and_then(|()| self.access.check(&request)) {
             Ok(()) => Either::Left(self.inner.call(request)),
             Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
         }
@@ -226,7 +239,7 @@ mod tests {
     #[test]
     fn a_cookie_opens_pages_and_changes_things_only_from_here() {
         let known = tokens("sesame; sésame = sésame");
-        let value = known.session("sesame; sésame = sésame".as_bytes()).unwrap().to_hex();
+        let value = known.session("sesame; sésame = sésame".as_bytes()).unwrap();
         let access = Access::Tokens(known);
         let good = format!("a=b; {COOKIE}=bm90aGluZw; {COOKIE}={value}; c=d");
         let ask = |method, cookie: &str, more: &[(&str, &str)]| {
@@ -293,6 +306,23 @@ mod tests {
         }
         assert_eq!(ask("POST", "/login", "http://a.example"), None);
         assert_eq!(ask("POST", "/login", "http://evil.example"), Some(Kind::CrossOrigin));
+    }
+
+    #[test]
+    fn a_request_has_one_host() {
+        let refused = |headers: &[(&str, &str)], version| {
+            let mut request = request("GET", "/v1/jobs", headers);
+            *request.version_mut() = version;
+            one_host(&request).err().map(|problem| problem.kind())
+        };
+        let one = [("host", "localhost")];
+        let two = [("host", "localhost"), ("host", "evil.example")];
+        for version in [Version::HTTP_10, Version::HTTP_11] {
+            assert_eq!(refused(&one, version), None);
+            assert_eq!(refused(&two, version), Some(Kind::InvalidParameter));
+        }
+        assert_eq!(refused(&[], Version::HTTP_10), None);
+        assert_eq!(refused(&[], Version::HTTP_11), Some(Kind::InvalidParameter));
     }
 
     #[test]

@@ -2,25 +2,34 @@
 //! instead of the token.
 //!
 //! A browser sends its cookies to every port of a host, and stores them in a file. Therefore it gets not the token but a
-//! value derived from the token's hash and a key known only to this server: it is valid for pages of this server only, and
-//! only as long as the token is configured.
+//! value derived from the token's hash, a key known only to this server and the time of its end: it is valid for pages of this
+//! server only, until then, and only as long as the token is configured.
 
 use axum::http::{HeaderMap, header};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The cookie that holds a session.
 pub const COOKIE: &str = "sparsetune_session";
 
 /// The configured tokens. Comparing BLAKE3 hashes takes constant time.
 #[derive(Clone)]
-pub struct Tokens(Arc<[Known]>);
+pub struct Tokens {
+    known: Arc<[Known]>,
+    /// How long a session lasts.
+    lasting: Duration,
+}
 
 #[derive(Clone, Copy)]
 struct Known {
     token: blake3::Hash,
-    session: blake3::Hash,
+    /// The key that sessions of this token are made with.
+    key: blake3::Hash,
 }
+
+/// How long a session lasts unless the configuration says otherwise.
+const LASTING: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A session in a log would admit everyone who reads the log.
 impl fmt::Debug for Tokens {
@@ -33,33 +42,69 @@ impl Tokens {
     /// `key` is the server's secret; changing it ends all sessions.
     pub fn new(hashes: impl IntoIterator<Item = blake3::Hash>, key: &[u8; 32]) -> Self {
         let known = |token: blake3::Hash| {
-            let session = blake3::keyed_hash(key, token.as_bytes());
-            Known { token, session }
+            let key = blake3::keyed_hash(key, token.as_bytes());
+            Known { token, key }
         };
-        Self(hashes.into_iter().map(known).collect())
+        Self { known: hashes.into_iter().map(known).collect(), lasting: LASTING }
+    }
+
+    /// The same tokens, with sessions that last for so long.
+    pub fn lasting(self, lasting: Duration) -> Self {
+        Self { lasting, ..self }
     }
 
     /// Whether this is one of the tokens. All are compared, so the time does not reveal which one was close.
     pub fn knows(&self, token: &[u8]) -> bool {
-        self.session(token).is_some()
+        self.find(token).is_some()
     }
 
-    /// The session value for this token; `None` for an unknown token.
-    pub fn session(&self, token: &[u8]) -> Option<blake3::Hash> {
+    fn find(&self, token: &[u8]) -> Option<Known> {
         let given = blake3::hash(token);
-        self.0.iter().fold(
-            None,
-            |found, known| {
-                if known.token == given { Some(known.session) } else { found }
-            },
-        )
+        let found = |found, known: &Known| if known.token == given { Some(*known) } else { found };
+        self.known.iter().fold(None, found)
     }
 
-    /// Whether this is the session value of one of the tokens.
-    pub fn opened(&self, session: &[u8]) -> bool {
-        let Ok(given) = blake3::Hash::from_hex(session) else { return false };
-        self.0.iter().fold(false, |hit, known| hit | (known.session == given))
+    /// The value of a session for this token that begins now; `None` for an unknown token.
+    pub fn session(&self, token: &[u8]) -> Option<String> {
+        self.session_from(token, now())
     }
+
+    fn session_from(&self, token: &[u8], begin: Duration) -> Option<String> {
+        let end = (begin + self.lasting).as_secs();
+        self.find(token).map(|known| format!("{end:x}.{}", known.seal(end).to_hex()))
+    }
+
+    /// Whether this is the value of a session of one of the tokens that has not ended.
+    pub fn opened(&self, session: &[u8]) -> bool {
+        self.opened_at(session, now())
+    }
+
+    fn opened_at(&self, session: &[u8], now: Duration) -> bool {
+        let parts = std::str::from_utf8(session).ok().and_then(|text| text.split_once('.'));
+        let Some((end, seal)) = parts else { return false };
+        let (Ok(end), Ok(seal)) = (u64::from_str_radix(end, 16), blake3::Hash::from_hex(seal))
+        else {
+            return false;
+        };
+        let sealed = self.known.iter().fold(false, |hit, known| hit | (known.seal(end) == seal));
+        sealed && now.as_secs() < end
+    }
+
+    /// `Set-Cookie` for a session, which the browser drops when it has ended.
+    pub fn cookie(&self, session: &str, secure: bool) -> String {
+        set_cookie(session, &format!("; Max-Age={}", self.lasting.as_secs()), secure)
+    }
+}
+
+impl Known {
+    fn seal(&self, end: u64) -> blake3::Hash {
+        blake3::keyed_hash(self.key.as_bytes(), &end.to_le_bytes())
+    }
+}
+
+/// The time since 1970; before, no session has ended.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The values of all cookies with our name.
@@ -70,11 +115,6 @@ pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         let ours = name.trim_ascii() == COOKIE.as_bytes();
         ours.then_some(value.get(1..)?.trim_ascii())
     })
-}
-
-/// `Set-Cookie` for a session.
-pub fn cookie(session: &blake3::Hash, secure: bool) -> String {
-    set_cookie(&session.to_hex(), "", secure)
 }
 
 /// `Set-Cookie` that removes the session.
@@ -96,27 +136,45 @@ mod tests {
     fn a_session_is_of_one_token_and_one_server() {
         let hash = blake3::hash(b"sesame");
         let here = Tokens::new([blake3::hash(b"other"), hash], &[1; 32]);
-        let session = here.session(b"sesame").unwrap().to_hex();
+        let session = here.session(b"sesame").unwrap();
         assert!(here.opened(session.as_bytes()));
         assert!(
             here.knows(b"sesame") && !here.knows(session.as_bytes()) && !here.opened(b"sesame")
         );
         assert!(!here.opened(hash.to_hex().as_bytes()), "the configuration may have the hash");
         assert!(here.session(b"unknown").is_none() && !here.opened(b""));
-        assert_ne!(session, here.session(b"other").unwrap().to_hex());
+        assert_ne!(session, here.session(b"other").unwrap());
         // After the token has been removed from the configuration, or on another server, the session is invalid.
         assert!(!Tokens::new([blake3::hash(b"other")], &[1; 32]).opened(session.as_bytes()));
         assert!(!Tokens::new([hash], &[2; 32]).opened(session.as_bytes()));
         assert!(Tokens::new([hash], &[1; 32]).opened(session.as_bytes()), "it outlives a restart");
     }
 
+    /// A cookie that was copied once was valid for as long as its token.
+    #[test]
+    fn a_session_ends() {
+        let tokens = Tokens::new([blake3::hash(b"sesame")], &[1; 32]);
+        let tokens = tokens.lasting(Duration::from_secs(60));
+        let at = Duration::from_secs;
+        let session = tokens.session_from(b"sesame", at(1000)).unwrap();
+        let opened = |session: &str, when| tokens.opened_at(session.as_bytes(), at(when));
+        assert!(opened(&session, 1000) && opened(&session, 1059) && !opened(&session, 1060));
+        // Nobody but the server moves the end.
+        let (end, seal) = session.split_once('.').unwrap();
+        assert_eq!(end, "424");
+        for other in [format!("fff.{seal}"), seal.to_owned(), format!(".{seal}"), format!("{end}.")]
+        {
+            assert!(!opened(&other, 1000), "{other}");
+        }
+        assert!(!tokens.opened(session.as_bytes()), "that was in 1970");
+    }
+
     #[test]
     fn a_cookie_is_not_for_scripts_nor_other_sites() {
-        let session = blake3::hash(b"x");
-        let set = cookie(&session, true);
-        let value = session.to_hex();
-        assert_eq!(set, format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax; Secure"));
-        assert!(!cookie(&session, false).contains("Secure"));
+        let tokens = Tokens::new([], &[1; 32]).lasting(Duration::from_secs(5));
+        let set = tokens.cookie("x", true);
+        assert_eq!(set, format!("{COOKIE}=x; Path=/; HttpOnly; SameSite=Lax; Max-Age=5; Secure"));
+        assert!(!tokens.cookie("x", false).contains("Secure"));
         assert!(no_cookie(false).contains("Max-Age=0"));
     }
 }

@@ -246,3 +246,19 @@ async fn health_is_answered_when_all_connections_are_taken() {
     };
     tokio::time::timeout(Duration::from_secs(10), usual).await.expect("places are free again");
 }
+
+#[tokio::test]
+async fn a_request_has_one_host() {
+    let app = TestApp::new().await;
+    let two = HEALTH.replace("host: localhost\r\n", "host: localhost\r\nHost: evil.example\r\n");
+    let none = HEALTH.replace("host: localhost\r\n", "");
+    for (request, status) in
+        [(two, 400), (none.clone(), 400), (none.replace("HTTP/1.1", "HTTP/1.0"), 200)]
+    {
+        let mut raw = Raw::new(&app).await;
+        raw.send(&request).await.unwrap();
+        let answer = raw.answer().await.expect("an answer");
+        assert_eq!(answer.status, status, "{request}");
+        assert!(status == 200 || answer.body.contains("\"parameter\":\"Host\""), "{}", answer.body);
+    }
+}

@@ -82,6 +82,7 @@ impl Config {
                 server.listen
             ),
         );
+        found.seconds("server.session_s", server.session_s);
         found.at_least_one("server.max_upload_bytes", server.max_upload_bytes as u64);
         found.at_least_one("server.max_matrix_bytes", server.max_matrix_bytes);
         found.at_least_one("server.max_ratio", server.max_ratio);

@@ -66,7 +66,7 @@ pub async fn sign_in(
         response.extensions_mut().insert(Rendered);
         return Ok(response);
     };
-    let cookie = HeaderValue::try_from(session::cookie(&opened, by_tls(&headers)));
+    let cookie = HeaderValue::try_from(known.cookie(&opened, by_tls(&headers)));
     Ok(leave(local(&given.next), cookie.map_err(Problem::internal)?))
 }
 
