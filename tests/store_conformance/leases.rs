@@ -2,8 +2,10 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::{DeviceId, EventKind, JobState, Stage, Work, WorkKind};
-use sparsetune::store::{Fence, Queue, Store, StoreError};
+use sparsetune::domain::{DeviceId, EventKind, JobState, Stage, Timestamp, Work, WorkKind};
+use sparsetune::store::{Fence, Queue, SqliteOptions, SqliteStore, Store, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 pub async fn of_many_claims_one_wins(harness: &Sqlite) {
     // Two stores on one file stand for two processes.
@@ -178,4 +180,44 @@ pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Sqlite) {
     harness.spoil("UPDATE jobs SET request = '{}', lease_until = 0 WHERE state = 'running'").await;
     let last = created(store.submit(&new_job(&matrix, "fourth", 4)).await.unwrap());
     assert_eq!(claim(&*store, "w", LEASE).await.unwrap().job.id, last.id);
+}
+
+static CLOCK: AtomicI64 = AtomicI64::new(0);
+
+fn set_clock() -> Timestamp {
+    Timestamp::now().plus_millis(CLOCK.load(Ordering::Relaxed))
+}
+
+/// A host whose clock was ahead, and was set right while the server was down.
+pub async fn a_clock_set_back_strands_no_job(harness: &Sqlite) {
+    let options = SqliteOptions { now: set_clock, ..SqliteOptions::default() };
+    let open = async || {
+        let store = SqliteStore::open_with(&harness.file(), options).await.unwrap();
+        Arc::new(store) as Arc<dyn Store>
+    };
+    let year = 365 * 86_400_000;
+    CLOCK.store(year, Ordering::Relaxed);
+    let store = open().await;
+    let (_, job) = queued(&*store).await;
+    let dead = claim(&*store, "dead", LEASE).await.unwrap();
+    assert!(claim(&*store, "other", LEASE).await.is_none(), "its lease holds");
+    drop(store);
+
+    CLOCK.store(0, Ordering::Relaxed);
+    let store = open().await;
+    let next = claim(&*store, "next", LEASE).await.unwrap();
+    assert_eq!((&next.job.id, next.job.attempts), (&job.id, 2));
+    assert_fenced(&*store, &dead.fence, &dead.job).await;
+    // A step of a few milliseconds, as clocks are adjusted, costs nobody the lease.
+    CLOCK.store(-500, Ordering::Relaxed);
+    assert!(claim(&*store, "thief", LEASE).await.is_none());
+    // Whoever lives renews by the new clock.
+    CLOCK.store(-year, Ordering::Relaxed);
+    store.renew(&next.fence, LEASE).await.unwrap();
+    assert!(claim(&*store, "thief", LEASE).await.is_none());
+    // Work that was asked to stop ends, too, and work that lost too many workers fails.
+    store.request_cancel(&next.job.id).await.unwrap();
+    CLOCK.store(-2 * year, Ordering::Relaxed);
+    assert!(claim(&*store, "late", LEASE).await.is_none());
+    assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Cancelled);
 }

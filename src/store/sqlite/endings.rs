@@ -1,6 +1,7 @@
 //! Ends that no worker reports: work that was cancelled without a worker, given up after too many attempts, or is
 //! unreadable.
 
+use super::leases::expired;
 use super::rows::{WorkRow, work_columns};
 use crate::domain::{JobId, Timestamp};
 use crate::store::{Change, Queue, Result};
@@ -11,18 +12,22 @@ use sqlx::SqliteConnection;
 pub(super) async fn cancelled(
     tx: &mut SqliteConnection,
     only: Option<&JobId>,
+    now: Timestamp,
 ) -> Result<Vec<Change>> {
     let rows: Vec<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET state = 'cancelled', stage = 'done', finished_at = ?1, owner = NULL, lease_until = NULL,
              stopped_by = CASE kind WHEN 'tune' THEN 'cancelled' END, last_seq = last_seq + 1
          WHERE state IN ('queued', 'running') AND (?2 IS NULL OR id = ?2)
              AND ((state = 'queued' AND id = ?2)
-                 OR (state = 'running' AND cancel_requested = 1 AND lease_until <= ?1))
+                 OR (state = 'running' AND cancel_requested = 1 AND ",
+        expired!(),
+        "))
          RETURNING ",
         work_columns!()
     ))
-    .bind(Timestamp::now().0)
+    .bind(now.0)
     .bind(only.map(|id| id.0.as_str()))
+    .bind(now.0)
     .fetch_all(&mut *tx)
     .await?;
     announce(tx, rows).await
@@ -33,18 +38,22 @@ pub(super) async fn given_up(
     tx: &mut SqliteConnection,
     queue: &Queue,
     max_attempts: u32,
+    now: Timestamp,
 ) -> Result<Vec<Change>> {
     let rows: Vec<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET state = 'failed', stage = 'done', finished_at = ?1, owner = NULL, lease_until = NULL,
              error = 'given up: it was claimed ' || attempts || ' times, and each time its worker was lost before it finished',
              last_seq = last_seq + 1
-         WHERE kind = ?2 AND device IS ?3 AND state IN ('queued', 'running')
-             AND state = 'running' AND lease_until <= ?1 AND attempts >= ?4
+         WHERE kind = ?2 AND device IS ?4 AND state IN ('queued', 'running')
+             AND state = 'running' AND ",
+        expired!(),
+        " AND attempts >= ?5
          RETURNING ",
         work_columns!()
     ))
-    .bind(Timestamp::now().0)
+    .bind(now.0)
     .bind(queue.kind().name())
+    .bind(now.0)
     .bind(queue.device())
     .bind(max_attempts)
     .fetch_all(&mut *tx)

@@ -91,7 +91,7 @@ impl Jobs for SqliteStore {
             .bind(&id.0)
             .execute(&mut *tx)
             .await?;
-        let mut changes = endings::cancelled(&mut tx, Some(id)).await?;
+        let mut changes = endings::cancelled(&mut tx, Some(id), self.now()).await?;
         let work = by_id(&mut tx, id).await?;
         // Wakes up its worker, which is asked to stop.
         changes.push(Change::Job(id.clone()));

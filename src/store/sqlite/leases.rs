@@ -9,18 +9,33 @@ use crate::store::{
 };
 use sqlx::SqliteConnection;
 
+/// Whether a running job's lease has expired by the time that is bound as `?3`. A lease that begins later was given by a clock that has been set back
+/// since; its worker, if it is alive, renews it within a fraction of a second. A second is left for the steps by which clocks are
+/// adjusted. Leases of earlier versions, whose length is not known, were given for an hour at most.
+macro_rules! expired {
+    () => {
+        "(lease_until <= ?3 OR lease_until - COALESCE(lease_ms, 3600000) > ?3 + 1000)"
+    };
+}
+pub(super) use expired;
+
 /// The states appear twice, here and in [`TAKE`], because a partial index is used only if its exact condition is one of the
 /// terms.
-pub(super) const WAITING: &str =
-    "SELECT 1 FROM jobs WHERE kind = ? AND device IS ? AND state IN ('queued', 'running')
-     AND (state = 'queued' OR (state = 'running' AND lease_until <= ?)) LIMIT 1";
+pub(super) const WAITING: &str = concat!(
+    "SELECT 1 FROM jobs WHERE kind = ?1 AND device IS ?2 AND state IN ('queued', 'running')
+     AND (state = 'queued' OR (state = 'running' AND ",
+    expired!(),
+    ")) LIMIT 1"
+);
 
 const TAKE: &str = concat!(
-    "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2,
+    "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2, lease_ms = ?6,
          attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
      WHERE id = (
          SELECT id FROM jobs WHERE kind = ?4 AND device IS ?5 AND state IN ('queued', 'running')
-         AND (state = 'queued' OR (state = 'running' AND lease_until <= ?3))
+         AND (state = 'queued' OR (state = 'running' AND ",
+    expired!(),
+    "))
          ORDER BY created_at, id LIMIT 1)
      RETURNING ",
     work_columns!()
@@ -34,7 +49,7 @@ pub(super) async fn claim(
     lease_ms: i64,
     max_attempts: u32,
 ) -> Result<Option<Claim>> {
-    let now = Timestamp::now();
+    let now = store.now();
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let waiting: Option<i64> = sqlx::query_scalar(WAITING)
         .bind(queue.kind().name())
@@ -46,8 +61,8 @@ pub(super) async fn claim(
         return Ok(None);
     }
     let mut tx = store.begin().await?;
-    let mut changes = endings::cancelled(&mut tx, None).await?;
-    changes.extend(endings::given_up(&mut tx, queue, max_attempts).await?);
+    let mut changes = endings::cancelled(&mut tx, None, store.now()).await?;
+    changes.extend(endings::given_up(&mut tx, queue, max_attempts, now).await?);
     let claim = loop {
         let row: Option<WorkRow> = sqlx::query_as(TAKE)
             .bind(owner)
@@ -55,6 +70,7 @@ pub(super) async fn claim(
             .bind(now.0)
             .bind(queue.kind().name())
             .bind(queue.device())
+            .bind(lease_ms)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(row) = row else { break None };
@@ -78,10 +94,11 @@ pub(super) async fn claim(
 
 pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
     let cancel_requested: Option<bool> = sqlx::query_scalar(
-        "UPDATE jobs SET lease_until = ?
+        "UPDATE jobs SET lease_until = ?, lease_ms = ?
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING cancel_requested",
     )
-    .bind(Timestamp::now().plus_millis(lease_ms).0)
+    .bind(store.now().plus_millis(lease_ms).0)
+    .bind(lease_ms)
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
@@ -248,7 +265,7 @@ pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     .await?;
     row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;
     let mut changes = vec![Change::Job(fence.job.clone()), Change::Released];
-    changes.extend(endings::cancelled(&mut tx, None).await?);
+    changes.extend(endings::cancelled(&mut tx, None, store.now()).await?);
     tx.commit(changes).await
 }
 

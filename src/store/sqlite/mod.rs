@@ -22,6 +22,7 @@ mod trials;
 mod upkeep;
 
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full};
+use crate::domain::Timestamp;
 use migration_lock::MigrationLock;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
@@ -48,11 +49,13 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Maximum number of pages (of 4 KiB) in the database file; beyond it the store reports that it is full.
     pub max_pages: Option<u32>,
+    /// The clock that leases are given and expire by.
+    pub now: fn() -> Timestamp,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { busy_timeout: Duration::from_secs(10), max_pages: None }
+        Self { busy_timeout: Duration::from_secs(10), max_pages: None, now: Timestamp::now }
     }
 }
 
@@ -63,9 +66,15 @@ pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
     listeners: Listeners,
+    now: fn() -> Timestamp,
 }
 
 impl SqliteStore {
+    /// The time by which leases are given and expire.
+    fn now(&self) -> Timestamp {
+        (self.now)()
+    }
+
     /// Opens the file, creates it if it is missing, and migrates its schema. Any number of threads and processes may open
     /// one file at the same time; they wait for each other.
     pub async fn open(path: &Path) -> Result<Self> {
@@ -109,7 +118,7 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.read_only(true))
             .await?;
-        Ok(Self { writer, readers, listeners: Listeners::default() })
+        Ok(Self { writer, readers, listeners: Listeners::default(), now: limits.now })
     }
 
     /// Takes the write lock immediately: a transaction that begins with a read could fail at its first write.

@@ -32,7 +32,7 @@ pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND bo
 impl Upkeep for SqliteStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let mut tx = self.begin().await?;
-        let mut changes = endings::cancelled(&mut tx, None).await?;
+        let mut changes = endings::cancelled(&mut tx, None, self.now()).await?;
         let devices = sqlx::query("DELETE FROM devices WHERE seen_at < ?")
             .bind(retention.devices.0)
             .execute(&mut *tx)
