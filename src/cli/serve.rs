@@ -1,12 +1,13 @@
 //! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
 use super::config::{Config, LogFormat};
-use super::{INTERRUPTED, say, session_key};
+use super::{INTERRUPTED, assemble, say, session_key};
 use crate::environment::{disk, files};
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens};
 use crate::service::training::Trainer;
 use crate::service::{
-    Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, reading_bytes,
+    Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, jobs_bytes,
+    reading_bytes,
 };
 use crate::sparse::read::{self, Pool};
 use crate::store::pairing;
@@ -247,7 +248,8 @@ fn settings(config: &Config) -> ServiceSettings {
         lease_ms: config.worker.lease_ms,
         max_attempts: config.worker.max_attempts,
         max_host_bytes: match config.worker.max_host_bytes {
-            0 => ServiceSettings::default().max_host_bytes,
+            // Each device may have a job at the same time.
+            0 => jobs_bytes() / assemble::devices(config).len().max(1) as u64,
             bytes => bytes,
         },
         poll: Duration::from_millis(config.worker.poll_ms),
@@ -339,12 +341,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn jobs_of_all_devices_share_the_memory_that_there_is() {
+        let with = |devices: &[&str]| {
+            let flag = ("devices.use", Value::try_from(devices).unwrap());
+            settings(&Config::load(None, &[flag]).unwrap()).max_host_bytes
+        };
+        let (one, two) = (with(&["cpu"]), with(&["cpu", "cuda:0"]));
+        assert_eq!((one, two), (jobs_bytes(), jobs_bytes() / 2));
+    }
+
+    #[test]
     fn a_server_that_is_open_to_all_says_so() {
         let with = |flags: &[(&str, Value)]| open_to_all(&Config::load(None, flags).unwrap());
         let everywhere = ("server.listen", Value::from("0.0.0.0:80"));
         let insecure = ("server.insecure", Value::from(true));
         let tokens = ("server.tokens", Value::try_from(["a-token-of-some-length"]).unwrap());
-        assert_eq!(with(&[insecure.clone()]), None);
+        assert_eq!(with(std::slice::from_ref(&insecure)), None);
         assert_eq!(with(&[everywhere.clone(), insecure.clone(), tokens]), None);
         assert!(with(&[everywhere, insecure]).unwrap().starts_with("0.0.0.0:80 is reachable"));
     }

@@ -16,7 +16,7 @@ pub fn free(folder: &Path) -> Option<u64> {
     }
     // SAFETY: the call succeeded, so it has written all of it.
     let facts = unsafe { facts.assume_init() };
-    Some(u64::from(facts.f_bavail).saturating_mul(u64::from(facts.f_frsize)))
+    Some(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ impl From<ReadError> for ServiceError {
 impl From<CanonicalError> for ServiceError {
     fn from(error: CanonicalError) -> Self {
         match error {
-            CanonicalError::Memory(error) => error.into(),
+            CanonicalError::Memory(error) => (*error).into(),
             error => Self::internal(error),
         }
     }

@@ -45,7 +45,9 @@ pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
 pub use room::StoredLimits;
-pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings, reading_bytes};
+pub use settings::{
+    Keep, LearningSettings, SearchDefaults, ServiceSettings, jobs_bytes, reading_bytes,
+};
 pub use study::Searched;
 pub use upkeep::Removed;
 

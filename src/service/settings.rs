@@ -150,8 +150,7 @@ impl Default for ServiceSettings {
             neighbour_distance: 0.5,
             measure_misses: false,
             prediction_wait: Duration::from_secs(2),
-            // The other half is for what this process reads, and for all else.
-            max_host_bytes: host_bytes() / 2,
+            max_host_bytes: jobs_bytes(),
             poll: Duration::from_secs(1),
             heartbeat: Duration::from_secs(10),
             upkeep: Duration::from_secs(600),
@@ -172,6 +171,11 @@ impl Default for ServiceSettings {
 /// The memory that this process and its evaluators may use, in bytes; a usual amount if the system does not tell.
 fn host_bytes() -> u64 {
     memory::limit().unwrap_or(32 << 30)
+}
+
+/// Memory for the jobs of all devices of this process. The rest is for what this process reads, and for all else.
+pub fn jobs_bytes() -> u64 {
+    host_bytes() / 2
 }
 
 /// Memory for all uploads and stored matrices that this process reads at once.

@@ -71,7 +71,13 @@ pub enum CanonicalError {
     #[error("the canonical matrix file contains an invalid matrix: {0}")]
     Matrix(#[from] CsrError),
     #[error(transparent)]
-    Memory(#[from] ReadError),
+    Memory(Box<ReadError>),
+}
+
+impl From<ReadError> for CanonicalError {
+    fn from(error: ReadError) -> Self {
+        Self::Memory(Box::new(error))
+    }
 }
 
 /// Writes the file under a temporary name and renames it, so that readers see either the complete file or none.
