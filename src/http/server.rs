@@ -160,10 +160,10 @@ fn is_of_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// How long, and for how many bytes, a client is heard after the last answer. While it still sends, closing at once would
-/// destroy the answer on its way (RFC 9112, section 9.6).
-const LINGERING: Duration = Duration::from_secs(2);
-const MOST_LINGERED: u64 = 8 << 20;
+/// How long a client is heard after the last answer: in all, and without a byte. While it still sends, closing at once would
+/// destroy the answer on its way (RFC 9112, section 9.6), and many clients read none before they have sent everything.
+const LINGERING: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(2);
 
 impl Accepted {
     async fn serve(self, router: Router, headers: Duration, shutdown: CancellationToken) {
@@ -209,9 +209,14 @@ async fn connection<S, E>(
     }
     let mut stream = serving.into_parts().io.into_inner();
     if stream.shutdown().await.is_ok() && !stopping {
-        let (mut rest, mut nowhere) = (stream.take(MOST_LINGERED), tokio::io::sink());
-        let heard = tokio::io::copy(&mut rest, &mut nowhere);
         // Whether the client ended, or did not in time, the connection does.
-        drop(tokio::time::timeout(LINGERING, heard).await);
+        let heard = tokio::time::timeout(LINGERING, hear(stream));
+        shutdown.run_until_cancelled(heard).await;
     }
+}
+
+/// Reads until the client ends, or sends nothing more.
+async fn hear(mut stream: TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(Ok(1..)) = tokio::time::timeout(SILENCE, stream.read(&mut buffer)).await {}
 }

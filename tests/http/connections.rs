@@ -125,7 +125,7 @@ async fn a_refusal_ends_no_connection_without_saying_so() {
 #[tokio::test]
 async fn a_client_that_still_sends_gets_its_refusal() {
     let app = TestApp::with(&[("server.max_json_bytes", 500.into())]).await;
-    let large = "x".repeat(4_000_000);
+    let large = "x".repeat(40_000_000);
     let json = "content-type: application/json\r\n";
     for request in [post("/nowhere", "", &large), post("/v1/jobs", json, &large)] {
         let mut raw = Raw::new(&app).await;
