@@ -12,7 +12,9 @@ use crate::domain::{
     SearchStrategy,
 };
 use crate::pool::EvaluatorSpec;
-use crate::service::{LearningSettings, LookupQuery, Service, ServiceError, ServiceSettings};
+use crate::service::{
+    DEVICE_LOCKS, LearningSettings, LookupQuery, Service, ServiceError, ServiceSettings,
+};
 use crate::sparse::CsrError;
 use crate::sparse::generate::{GenerateError, SpecError};
 use crate::sparse::read::{Limits, ReadError};
@@ -365,6 +367,7 @@ async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
         owner: format!("tuner/{}", uuid::Uuid::now_v7()),
         limits: Limits { spool: Some(uploads.clone()), ..defaults.limits },
         temp_dir: uploads,
+        device_locks: Some(PathBuf::from(DEVICE_LOCKS)),
         // No trainer runs here to execute a training.
         learning: LearningSettings { retrain_trials: 0, ..LearningSettings::default() },
         ..defaults

@@ -72,6 +72,14 @@ pub struct Data {
 #[serde(deny_unknown_fields)]
 pub struct Devices {
     pub r#use: Vec<String>,
+    lock_dir: String,
+}
+
+impl Devices {
+    /// Folder of the device locks, if there are to be any.
+    pub fn locks(&self) -> Option<&Path> {
+        chosen(&self.lock_dir)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

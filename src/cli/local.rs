@@ -148,20 +148,22 @@ impl Local {
     /// Stops the server, and removes the folder if it was temporary.
     async fn stop(self) {
         self.shutdown.cancel();
-        self.running.finished().await;
+        self.running.finished_for_good().await;
     }
 }
 
 fn config(data: &Path, devices: &[&str], token: &str) -> anyhow::Result<Config> {
     let data = data.to_str().context("the data folder's name is not UTF-8")?;
     let devices: Vec<Value> = devices.iter().map(|device| Value::from(*device)).collect();
-    let flags: [(&str, Value); 7] = [
+    let flags: [(&str, Value); 8] = [
         ("server.listen", "127.0.0.1:0".into()),
         ("server.tokens", vec![Value::from(token)].into()),
         ("data.dir", data.into()),
         ("data.store", "".into()),
         ("data.blobs", "".into()),
         ("devices.use", devices.into()),
+        // A server or another command may use the folder as well.
+        ("worker.name", format!("command/{}", uuid::Uuid::now_v7()).into()),
         // Background work would interfere with the command.
         ("learning.retrain_trials", 0.into()),
     ];

@@ -11,10 +11,11 @@ use crate::service::{
 };
 use crate::sparse::read::{self, Pool};
 use crate::store::pairing;
+use crate::store::process_name::ProcessName;
 use crate::tuner::WorkerLoops;
 use anyhow::Context;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -68,6 +69,7 @@ pub struct Running {
     shutdown: CancellationToken,
     grace: Duration,
     tasks: TaskTracker,
+    _name: Option<ProcessName>,
 }
 
 impl Running {
@@ -79,6 +81,20 @@ impl Running {
 
     /// Waits until everything has ended after a shutdown; workers and upkeep have the configured time.
     pub async fn finished(self) {
+        self.ended().await;
+        close(&self.service).await;
+    }
+
+    /// [`Self::finished`], but its devices are forgotten: it will not come back under its name.
+    pub async fn finished_for_good(self) {
+        self.ended().await;
+        if let Err(error) = self.service.unregister().await {
+            tracing::warn!(%error, "the devices are still listed");
+        }
+        close(&self.service).await;
+    }
+
+    async fn ended(&self) {
         self.shutdown.cancelled().await;
         self.tasks.close();
         // The server's own grace period comes first, so the total is a little longer.
@@ -86,7 +102,6 @@ impl Running {
         if tokio::time::timeout(most, self.tasks.wait()).await.is_err() {
             tracing::warn!(left = self.tasks.len(), "some tasks did not end in time");
         }
-        close(&self.service).await;
     }
 }
 
@@ -103,7 +118,7 @@ where
     if let Some(warning) = open_to_all(config) {
         tracing::warn!("{warning}");
     }
-    let service = open(config).await?;
+    let (service, name) = open(config).await?;
     let server = Server::bind(config.server.listen)
         .await
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
@@ -122,7 +137,7 @@ where
     for worker in workers(&service, &shutdown) {
         tasks.spawn(worker);
     }
-    Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks })
+    Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks, _name: name })
 }
 
 /// How long connections of tasks that did not end in time are waited for.
@@ -186,13 +201,21 @@ pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     Ok(token)
 }
 
-/// The service on the configured store and blobs, which are created if missing.
-pub async fn open(config: &Config) -> anyhow::Result<Service> {
+/// How long another process of this name may take to end.
+const SUCCESSION: Duration = Duration::from_secs(5);
+
+/// The service on the configured store and blobs, which are created if missing, and the name of this process in them.
+pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessName>)> {
     let uploads = config.data.uploads();
     std::fs::create_dir_all(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
     let (file, folder) = (config.data.store(), config.data.blobs());
     let (store, blobs) = pairing::open(&file, &folder).await?;
+    // Servers without devices have nothing under their names.
+    let name = match config.devices.r#use.is_empty() {
+        true => None,
+        false => Some(ProcessName::take(&file, &config.worker.name(), SUCCESSION).await?),
+    };
     let service = Service::new(Arc::new(store), Arc::new(blobs), settings(config));
     // Not fatal: without them the analytic model ranks.
     if config.learning.shipped
@@ -200,7 +223,7 @@ pub async fn open(config: &Config) -> anyhow::Result<Service> {
     {
         tracing::error!(%error, "the models that ship with sparsetune could not be imported");
     }
-    Ok(service)
+    Ok((service, name))
 }
 
 fn settings(config: &Config) -> ServiceSettings {
@@ -253,6 +276,7 @@ fn settings(config: &Config) -> ServiceSettings {
             bytes => bytes,
         },
         poll: Duration::from_millis(config.worker.poll_ms),
+        device_locks: config.devices.locks().map(Path::to_owned),
         learning: learning(config),
         ..ServiceSettings::default()
     }

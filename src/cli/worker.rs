@@ -57,7 +57,7 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         export.finish().await;
         return Ok(ExitCode::SUCCESS);
     };
-    let service = service?;
+    let (service, _name) = service?;
     let tasks = TaskTracker::new();
     tasks.spawn(service.clone().upkeep(shutdown.clone()));
     for worker in workers.loops(&service, &shutdown) {

@@ -67,6 +67,10 @@ pub struct Device {
     /// library is part of this binary, and in devices stored by earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_file: Option<LibraryFile>,
+    /// Which of the host's GPUs it is, by its address on the bus; a host's own matter, too. Absent on CPUs, and in devices of
+    /// recordings and of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// `cuBLAS 13.1.0`: the library that multiplies densified matrices. A plan that it won is stale with another
     /// version.
     #[serde(default)]
@@ -185,6 +189,7 @@ impl Device {
         compiler: String::new(),
         vendor: None,
         vendor_file: None,
+        place: None,
         dense_vendor: None,
         kernels: BTreeMap::new(),
     };

@@ -21,6 +21,7 @@ impl From<DeviceStatus> for WorkerDevice {
             online: status.online,
             seen_at: status.last_seen.to_rfc3339(),
             trouble: status.trouble,
+            waiting: status.waiting,
             running: status.running,
             quarantined: status.quarantined,
             restarts: status.restarts,

@@ -15,6 +15,7 @@ use std::sync::{MutexGuard, PoisonError};
 pub(super) struct Local {
     pub device: Device,
     pub trouble: Option<String>,
+    waiting: Option<String>,
     pub restarts: u64,
 }
 
@@ -31,6 +32,8 @@ pub struct DeviceStatus {
     pub last_seen: Timestamp,
     /// Why it cannot work, as reported by its worker.
     pub trouble: Option<String>,
+    /// Why its worker waits before it measures, if it does; known of local devices.
+    pub waiting: Option<String>,
     pub running: Option<JobId>,
     /// Candidates that hung or killed a device of this class.
     pub quarantined: u64,
@@ -63,7 +66,7 @@ impl Service {
         {
             let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
             local.retain(|known| known.device.id != device.id);
-            local.push(Local { device, trouble: None, restarts: 0 });
+            local.push(Local { device, trouble: None, waiting: None, restarts: 0 });
         }
         self.inner.signals.changed_here();
         Ok(())
@@ -86,6 +89,14 @@ impl Service {
         let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
         for known in local.iter_mut().filter(|known| known.device.id == *id) {
             known.trouble.clone_from(&trouble);
+        }
+    }
+
+    /// Sets why a device of this process waits, or clears it with `None`.
+    pub fn set_device_waiting(&self, id: &DeviceId, waiting: Option<String>) {
+        let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
+        for known in local.iter_mut().filter(|known| known.device.id == *id) {
+            known.waiting.clone_from(&waiting);
         }
     }
 
@@ -150,6 +161,7 @@ impl Service {
             running: running.get(&seen.device.id).cloned(),
             quarantined: quarantined.get(&seen.device.class()).copied().unwrap_or_default(),
             restarts: seen.here.as_ref().map(|known| known.restarts),
+            waiting: seen.here.as_ref().and_then(|known| known.waiting.clone()),
             trouble: seen.here.and_then(|known| known.trouble),
             device: seen.device,
             owner: seen.owner,

@@ -46,7 +46,8 @@ pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
 pub use room::StoredLimits;
 pub use settings::{
-    Keep, LearningSettings, SearchDefaults, ServiceSettings, jobs_bytes, reading_bytes,
+    DEVICE_LOCKS, Keep, LearningSettings, SearchDefaults, ServiceSettings, jobs_bytes,
+    reading_bytes,
 };
 pub use study::Searched;
 pub use upkeep::Removed;

@@ -37,6 +37,8 @@ pub struct ServiceSettings {
     pub max_host_bytes: u64,
     /// Interval at which changes of other processes are checked for.
     pub poll: Duration,
+    /// Folder of the locks by which one process of this host measures on a device at a time; `None` for no locks.
+    pub device_locks: Option<PathBuf>,
     /// Interval of a device's heartbeat; a device that misses three is offline.
     pub heartbeat: Duration,
     /// Interval at which old data is removed.
@@ -44,6 +46,9 @@ pub struct ServiceSettings {
     pub keep: Keep,
     pub learning: LearningSettings,
 }
+
+/// The folder of device locks, unless configured: one that every process of a host sees, whoever runs it.
+pub const DEVICE_LOCKS: &str = "/tmp";
 
 /// Defaults of a job's `search`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,6 +157,7 @@ impl Default for ServiceSettings {
             prediction_wait: Duration::from_secs(2),
             max_host_bytes: jobs_bytes(),
             poll: Duration::from_secs(1),
+            device_locks: None,
             heartbeat: Duration::from_secs(10),
             upkeep: Duration::from_secs(600),
             keep: Keep {

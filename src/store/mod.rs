@@ -5,6 +5,7 @@ mod bundles;
 mod changes;
 mod learning;
 pub mod pairing;
+pub mod process_name;
 mod queue;
 pub mod sqlite;
 

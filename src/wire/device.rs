@@ -80,6 +80,9 @@ pub struct WorkerDevice {
     pub seen_at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Why its worker waits before it measures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<JobId>,
     /// Candidates that hung or killed a device of this class.

@@ -50,6 +50,7 @@ pub fn gpu() -> Device {
         compiler: "nvrtc 13.0".to_owned(),
         vendor: None,
         vendor_file: None,
+        place: None,
         dense_vendor: None,
         kernels: Default::default(),
     }

@@ -40,6 +40,7 @@ struct Card {
     state: Standing,
     trouble: Option<String>,
     running: Option<String>,
+    waiting: Option<String>,
     seen: Moment,
     restarts: Option<u64>,
     quarantined: u64,
@@ -129,6 +130,7 @@ impl From<DeviceStatus> for Card {
             running: status.running.map(|job| job.to_string()),
             seen: Moment::of(status.last_seen),
             restarts: status.restarts,
+            waiting: status.waiting,
             quarantined: status.quarantined,
         }
     }

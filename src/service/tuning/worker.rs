@@ -1,6 +1,7 @@
 //! The worker loop, one per device. It owns the evaluator, claims jobs, and runs each in a session.
 
 use super::Measuring;
+use super::device_lock::DeviceLock;
 use super::recorder::Recorder;
 use super::session::{Ended, Session};
 use super::watch::job_span;
@@ -121,6 +122,23 @@ impl Worker {
         }
     }
 
+    /// Waits until no other process of this host measures on the device. A job that is stopped meanwhile goes on without the lock,
+    /// to its end.
+    async fn lock_device(&self, recorder: &Recorder, signals: &LeaseSignals) -> Option<DeviceLock> {
+        let folder = self.service.settings().device_locks.as_ref()?;
+        let waits = async {
+            let why =
+                "another process measures on this device: waiting until it has finished a job";
+            self.service.set_device_waiting(&self.device.id, Some(why.to_owned()));
+            if let Err(error) = recorder.log(why.to_owned()).await {
+                tracing::warn!(device = %self.device.id, %error, why);
+            }
+        };
+        let lock = DeviceLock::take(folder, &self.device, &signals.stop, waits).await;
+        self.service.set_device_waiting(&self.device.id, None);
+        lock
+    }
+
     async fn run_job(
         &mut self,
         job: Job,
@@ -130,6 +148,7 @@ impl Worker {
         let signals = LeaseSignals::new(shutdown);
         let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
         let recorder = Recorder::resume(self.service.clone(), job, fence).await?;
+        let lock = self.lock_device(&recorder, &signals).await;
         let session = Session {
             service: self.service.clone(),
             evaluator: &mut self.evaluator,
@@ -140,6 +159,7 @@ impl Worker {
             compiled: Vec::new(),
         };
         let end = session.run().await;
+        drop(lock);
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
         match end {
             // The lease is lost: another worker has the job now, and nothing of this attempt was written.
