@@ -1,6 +1,7 @@
 //! The outermost layer: request id, log line, latency, panics, security headers, and the final form of every error.
 
 use super::body::{Pace, Watched};
+use super::clients::Peer;
 use super::dashboard::{Viewer, wants_page};
 use super::error::{Kind, Problem, finish};
 use super::guard::Access;
@@ -13,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,6 +121,8 @@ where
             viewer: wants_page(&request),
             route: request.extensions().get::<MatchedPath>().cloned(),
             metrics: Arc::clone(&self.shared.metrics),
+            peer: request.extensions().get::<Peer>().map(|peer| peer.0),
+            token: self.shared.access.token(&request),
         };
         seen.span = seen.open();
         let reserved = request.extensions().get::<Reserved>().is_some();
@@ -170,6 +174,10 @@ struct Seen {
     traceparent: Option<HeaderValue>,
     span: tracing::Span,
     metrics: Arc<Metrics>,
+    /// Who is at the other end of the connection: the client, or the proxy in front.
+    peer: Option<SocketAddr>,
+    /// Which of the server's tokens the request has.
+    token: Option<String>,
 }
 
 impl Seen {
@@ -214,10 +222,11 @@ impl Seen {
         let (id, route) = (self.id(), self.route().unwrap_or("unmatched"));
         let (method, status, took_us) = (&self.method, status.as_u16(), took.as_micros() as u64);
         let quiet = status < 400 && matches!(self.method, Method::GET | Method::HEAD);
+        let (peer, token) = (self.peer.map(tracing::field::display), self.token.as_deref());
         if quiet {
-            tracing::debug!(id, %method, route, status, took_us, "answered");
+            tracing::debug!(id, %method, route, status, took_us, peer, token, "answered");
         } else {
-            tracing::info!(id, %method, route, status, took_us, "answered");
+            tracing::info!(id, %method, route, status, took_us, peer, token, "answered");
         }
     }
 }

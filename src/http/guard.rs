@@ -55,6 +55,15 @@ impl Access {
         }
     }
 
+    /// The name by which logs tell the request's token from others; `None` without a token that the server knows.
+    pub fn token(&self, request: &Request) -> Option<String> {
+        let Self::Tokens(known) = self else { return None };
+        match request.headers().get(header::AUTHORIZATION) {
+            Some(given) => known.name(bearer(given)?),
+            None => cookies(request.headers()).find_map(|session| known.name_of_session(session)),
+        }
+    }
+
     /// Whether the request comes from an authorised client. Open paths do not reveal who asks.
     pub fn trusts(&self, request: &Request) -> bool {
         let open = matches!(self, Self::Tokens(_)) && is_open(request.uri().path());

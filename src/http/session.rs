@@ -80,14 +80,28 @@ impl Tokens {
     }
 
     fn opened_at(&self, session: &[u8], now: Duration) -> bool {
+        self.of_session(session, now).is_some()
+    }
+
+    /// The token of a session that has not ended.
+    fn of_session(&self, session: &[u8], now: Duration) -> Option<Known> {
         let parts = std::str::from_utf8(session).ok().and_then(|text| text.split_once('.'));
-        let Some((end, seal)) = parts else { return false };
-        let (Ok(end), Ok(seal)) = (u64::from_str_radix(end, 16), blake3::Hash::from_hex(seal))
-        else {
-            return false;
-        };
-        let sealed = self.known.iter().fold(false, |hit, known| hit | (known.seal(end) == seal));
-        sealed && now.as_secs() < end
+        let (end, seal) = parts?;
+        let (end, seal) = (u64::from_str_radix(end, 16).ok()?, blake3::Hash::from_hex(seal).ok()?);
+        let of = |of, known: &Known| if known.seal(end) == seal { Some(*known) } else { of };
+        let known = self.known.iter().fold(None, of);
+        known.filter(|_| now.as_secs() < end)
+    }
+
+    /// The name of a token in logs, if the server knows it: the first 8 hex digits of its BLAKE3 hash, by which an operator finds it in
+    /// the configuration, and which nobody can use.
+    pub fn name(&self, token: &[u8]) -> Option<String> {
+        self.find(token).map(Known::name)
+    }
+
+    /// The same for the token of a session.
+    pub fn name_of_session(&self, session: &[u8]) -> Option<String> {
+        self.of_session(session, now()).map(Known::name)
     }
 
     /// `Set-Cookie` for a session, which the browser drops when it has ended.
@@ -97,6 +111,10 @@ impl Tokens {
 }
 
 impl Known {
+    fn name(self) -> String {
+        self.token.to_hex()[..8].to_owned()
+    }
+
     fn seal(&self, end: u64) -> blake3::Hash {
         blake3::keyed_hash(self.key.as_bytes(), &end.to_le_bytes())
     }
@@ -142,6 +160,10 @@ mod tests {
             here.knows(b"sesame") && !here.knows(session.as_bytes()) && !here.opened(b"sesame")
         );
         assert!(!here.opened(hash.to_hex().as_bytes()), "the configuration may have the hash");
+        let name = Some(hash.to_hex()[..8].to_owned());
+        assert_eq!((here.name(b"sesame"), here.name(b"unknown")), (name.clone(), None));
+        assert_eq!(here.name_of_session(session.as_bytes()), name);
+        assert_eq!(here.name_of_session(b"1.2"), None);
         assert!(here.session(b"unknown").is_none() && !here.opened(b""));
         assert_ne!(session, here.session(b"other").unwrap());
         // After the token has been removed from the configuration, or on another server, the session is invalid.

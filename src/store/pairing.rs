@@ -1,7 +1,7 @@
 //! A database and the blobs that it names belong together. Neither is opened with another's: upkeep would remove every blob that
 //! the database does not name.
 
-use super::{BlobError, LocalBlobs, SqliteStore, StoreError, Upkeep};
+use super::{BlobError, Blobs, Cause, LocalBlobs, SqliteStore, StoreError, Upkeep};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,11 @@ pub enum OpenError {
     Store { path: PathBuf, source: StoreError },
     #[error("cannot open the blobs {} (data.blobs): {source}", path.display())]
     Blobs { path: PathBuf, source: BlobError },
+    #[error(
+        "{} cannot be written: {source}; the data folder needs a file system and an owner that let this user write (data.dir)",
+        path.display()
+    )]
+    ReadOnly { path: PathBuf, source: Cause },
     /// The database is missing, and a new one would know none of the blobs.
     #[error("there is no database {}, but {} has blobs of one: {REMEDY}", store.display(), blobs.display())]
     NoDatabase { store: PathBuf, blobs: PathBuf },
@@ -62,6 +67,15 @@ async fn open_with(
         return Err(OpenError::NoDatabase { store, blobs });
     }
     let store = SqliteStore::open(file).await.map_err(of_store)?;
+    // A folder that cannot be written would otherwise look like a device that cannot be registered.
+    store
+        .check_writable()
+        .await
+        .map_err(|source| OpenError::ReadOnly { path: file.to_owned(), source: source.into() })?;
+    blobs
+        .stage()
+        .await
+        .map_err(|source| OpenError::ReadOnly { path: folder.to_owned(), source: source.into() })?;
     let id = store.id().await.map_err(of_store)?;
     let owner = blobs.owner().map_err(io)?;
     if owner.as_ref() == Some(&id) {

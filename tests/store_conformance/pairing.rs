@@ -101,3 +101,19 @@ async fn a_closed_database_file_alone_has_everything() {
     assert_eq!(copy.matrix(&facts.digest).await.unwrap(), Some(facts));
     drop((other, blobs));
 }
+
+#[tokio::test]
+async fn what_cannot_be_written_is_named() {
+    let here = Folder::new();
+    here.filled().await;
+    // A folder in which nobody may write, root included.
+    let staging = here.blobs.join("staging");
+    let writing = SqliteStore::open(&here.store).await.unwrap();
+    writing.check_writable().await.unwrap();
+    drop(writing);
+    std::fs::remove_dir(&staging).unwrap();
+    std::os::unix::fs::symlink("/proc/self/fdinfo", &staging).unwrap();
+    let error = here.refused().await;
+    assert!(matches!(&error, OpenError::ReadOnly { path, .. } if *path == here.blobs), "{error}");
+    assert!(error.to_string().contains("cannot be written"), "{error}");
+}
