@@ -25,7 +25,7 @@ struct Segments {
     const u32* bundle;
     u32 count;
     u32 bundles;
-    Sum<T>* partial;  // count x n
+    Sum<T>* partial;  // count x columns of all tiles
     u32* arrived;     // (bundles + long rows) x column tiles, 0 between calls
 };
 
@@ -57,19 +57,37 @@ struct Segment {
         }
     }
 
-    // Leaves the sums among those of the row's other segments, from `at` on.
-    static __device__ __forceinline__ void leave(Body& body, Sum<T>* at, u32 width) {
-        if (body.way == 0) each(body, width, [&](Sum<T>& sum, u32 column) { __stcg(at + column, sum); });
+    // Each column of a tile has room among the partial sums, real or not, so that they are written and read by whole vectors.
+    static __device__ __forceinline__ Sum<T>* place_of(const Segments<T>& all, u32 place, u32 tile) {
+        return all.partial + (static_cast<u64>(place) * gridDim.y + tile) * Config::kTileColumns + Body::first_column();
     }
 
-    // Adds what lies in places `from`, `from + step`, ... below `end`, always in the same order.
-    static __device__ __forceinline__ void gather(Body& body, const Sum<T>* partial, u32 n, u32 from, u32 end, u32 step,
-                                                  u32 width) {
-        each(body, width, [](Sum<T>& sum, u32) { sum = Sum<T>(0); });
-#pragma unroll 4
-        for (u32 place = from + body.way * step; place < end; place += Config::kWays * step) {
-            const Sum<T>* at = partial + static_cast<u64>(place) * n;
-            each(body, width, [&](Sum<T>& sum, u32 column) { sum += __ldcg(at + column); });
+    // Leaves this thread's sums at `at`.
+    static __device__ __forceinline__ void leave(const Body& body, Sum<T>* at) {
+        if (body.way != 0) return;
+#pragma unroll
+        for (int k = 0; k < Config::kCols; ++k) {
+            Sums<Sum<T>, Config::kVec> sums;
+#pragma unroll
+            for (int i = 0; i < Config::kVec; ++i) sums.lane[i] = body.acc[k].lane[i];
+            sums.store(at + k * Config::kLanes * Config::kVec, Scale<Sum<T>, false>{});
+        }
+    }
+
+    // The ways add what lies `step` elements apart from `at` on, `count` of them, always in the same order.
+    static __device__ __forceinline__ void gather(Body& body, const Sum<T>* at, u64 step, u32 count) {
+#pragma unroll
+        for (int k = 0; k < Config::kCols; ++k) body.acc[k].zero();
+        // Few in flight: or these few rows would cost all others registers.
+#pragma unroll 2
+        for (u32 i = body.way; i < count; i += Config::kWays) {
+#pragma unroll
+            for (int k = 0; k < Config::kCols; ++k) {
+                Vector<Sum<T>, Config::kVec> left;
+                left.load_written(at + i * step + k * Config::kLanes * Config::kVec);
+#pragma unroll
+                for (int j = 0; j < Config::kVec; ++j) body.acc[k].lane[j] += left[j];
+            }
         }
         body.combine();
     }
@@ -87,8 +105,39 @@ struct Segment {
     }
 };
 
-// One segment. The last of a bundle's segments to arrive adds them all, and the last of a row's bundles adds those: always
-// in the same order, so that the result does not depend on who arrives when.
+// A row that is one segment: `owner` is the row itself.
+constexpr u32 kWholeRow = ~0u;
+
+// A group's segment is summed. The last of a bundle's segments to arrive adds them all, and the last of a row's bundles adds
+// those: always in the same order, so that the result does not depend on who arrives when.
+template <typename Config, typename Body, typename T, typename Result>
+__device__ __forceinline__ void finish(Body& body, u32 owner, u32 place, u32 tile, Result* __restrict__ c, u32 rows,
+                                       u32 n, const Segments<T>& all, const Scale<Result, Config::kAccumulate>& scale) {
+    using Own = Segment<Config>;
+    const u32 first = tile * Own::Part::kTile, width = n - first;
+    if (place == kWholeRow) {
+        Own::store(body, c, rows, n, owner, first, width, scale);
+        return;
+    }
+    const u32 begin = __ldg(all.first + owner), end = __ldg(all.first + owner + 1);
+    const u32 bundle = (place - begin) / kBundle, bundles = (end - begin + kBundle - 1) / kBundle;
+    const u32 from = begin + bundle * kBundle, until = min(from + kBundle, end);
+    constexpr u64 kAcross = Config::kTileColumns;
+    Own::leave(body, Own::place_of(all, place, tile));
+    u32* arrived = all.arrived + static_cast<u64>(__ldg(all.bundle + owner) + bundle) * gridDim.y + tile;
+    if (!last_group_to_arrive<Config::kGroup>(arrived, until - from)) return;
+    Own::gather(body, Own::place_of(all, from, tile), kAcross * gridDim.y, until - from);
+    if (bundles > 1) {
+        // The bundle's sum takes the place of its first segment, which nobody reads any more.
+        Own::leave(body, Own::place_of(all, from, tile));
+        u32* arrived_bundles = all.arrived + static_cast<u64>(all.bundles + owner) * gridDim.y + tile;
+        if (!last_group_to_arrive<Config::kGroup>(arrived_bundles, bundles)) return;
+        Own::gather(body, Own::place_of(all, begin, tile), kAcross * gridDim.y * kBundle, bundles);
+    }
+    Own::store(body, c, rows, n, __ldg(all.row + owner), first, width, scale);
+}
+
+// The segment of one group.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols, const T* __restrict__ vals,
                                         const Dense<T>& dense, Result* __restrict__ c, u32 rows, u32 n,
@@ -98,29 +147,29 @@ __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restri
     constexpr int kGroup = Config::kGroup;
     const u32 at = block * (Config::kBlock / kGroup) + threadIdx.x / kGroup;
     if (at >= all.count) return;
-    const u32 first = tile * Own::Part::kTile, width = n - first;
-    Body body(dense.tile(tile), dense.stride, width);
+    Body body(dense.tile(tile), dense.stride, n - tile * Own::Part::kTile);
     body.run(cols, vals, __ldg(all.bounds + 2 * at), __ldg(all.bounds + 2 * at + 1));
     body.combine();
-
-    const u32 owner = __ldg(all.owner + at), place = __ldg(all.place + at);
-    const u32 begin = __ldg(all.first + owner), end = __ldg(all.first + owner + 1);
-    const u32 bundle = (place - begin) / kBundle, bundles = (end - begin + kBundle - 1) / kBundle;
-    const u32 from = begin + bundle * kBundle, until = min(from + kBundle, end);
-    Sum<T>* partial = all.partial + first;
-    Own::leave(body, partial + static_cast<u64>(place) * n, width);
-    u32* arrived = all.arrived + static_cast<u64>(__ldg(all.bundle + owner) + bundle) * gridDim.y + tile;
-    if (!last_group_to_arrive<kGroup>(arrived, until - from)) return;
-    Own::gather(body, partial, n, from, until, 1, width);
-    if (bundles > 1) {
-        // The bundle's sum takes the place of its first segment, which nobody reads any more.
-        Own::leave(body, partial + static_cast<u64>(from) * n, width);
-        u32* arrived_bundles = all.arrived + static_cast<u64>(all.bundles + owner) * gridDim.y + tile;
-        if (!last_group_to_arrive<kGroup>(arrived_bundles, bundles)) return;
-        Own::gather(body, partial, n, begin, end, kBundle, width);
-    }
-    Own::store(body, c, rows, n, __ldg(all.row + owner), first, width, scale);
+    finish<Config>(body, __ldg(all.owner + at), __ldg(all.place + at), tile, c, rows, n, all, scale);
 }
+
+// Whether a block computes segments or rows, and which of its kind it is. Rows in natural order and segments by their columns
+// go along B together, so that what both gather comes from L2 the second time: segment blocks are spread evenly. Rows by
+// length are anywhere; there the segments begin.
+struct Turn {
+    u32 block;
+    bool segments;
+
+    __device__ __forceinline__ Turn(u32 segment_blocks, bool ordered) {
+        u32 before = min(blockIdx.x, segment_blocks);
+        segments = blockIdx.x < segment_blocks;
+        if (!ordered) {
+            before = static_cast<u32>(static_cast<u64>(blockIdx.x) * segment_blocks / gridDim.x);
+            segments = static_cast<u32>((static_cast<u64>(blockIdx.x) + 1) * segment_blocks / gridDim.x) > before;
+        }
+        block = segments ? before : blockIdx.x - before;
+    }
+};
 
 // The segments of long rows, and the other rows as `row_split` computes them.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
@@ -131,18 +180,11 @@ __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const
                                           const Scale<Result, Config::kAccumulate>& scale) {
     constexpr u32 kGroups = Config::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
-    // Rows in natural order and segments by their columns go along B together, so that what both gather comes from L2 the
-    // second time: segment blocks are spread evenly. Rows by length are anywhere; there the segments begin.
-    u32 before = min(blockIdx.x, segment_blocks);
-    bool here = blockIdx.x < segment_blocks;
-    if (order == nullptr) {
-        before = static_cast<u32>(static_cast<u64>(blockIdx.x) * segment_blocks / gridDim.x);
-        here = static_cast<u32>((static_cast<u64>(blockIdx.x) + 1) * segment_blocks / gridDim.x) > before;
-    }
-    if (here) {
-        segment<Config>(before, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
+    const Turn turn(segment_blocks, order != nullptr);
+    if (turn.segments) {
+        segment<Config>(turn.block, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
     } else {
-        row_split<Config>(blockIdx.x - before, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
+        row_split<Config>(turn.block, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
     }
 }
 

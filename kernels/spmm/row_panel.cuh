@@ -33,16 +33,16 @@ struct RowPanel {
     Sums<T, kVec> acc[kM1];
 
     // kUnroll columns of the panel: all loads before the first multiply. Past `count` nothing is touched; kWhole
-    // says that `count` is kUnroll.
+    // says that `count` is kUnroll. Rows of B are `stride` bytes apart: by bytes an address is one instruction.
     template <bool kWhole>
     __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const T* __restrict__ packed,
-                                               const T* __restrict__ b, u32 n, u32 count) {
+                                               const char* __restrict__ b, u32 stride, u32 count) {
         Vector<T, kVec> loaded[kUnroll];
         Vector<T, kM1> values[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (kWhole || u < count) {
-                loaded[u].load(b + static_cast<u64>(__ldg(cols + u)) * n);
+                loaded[u].load(reinterpret_cast<const T*>(b + static_cast<u64>(__ldg(cols + u)) * stride));
                 values[u].load(packed + u * kM1);
             }
         }
@@ -73,14 +73,17 @@ __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, con
 #pragma unroll
     for (int m = 0; m < kM1; ++m) body.acc[m].zero();
 
-    u32 k = __ldg(panel_ptr + tile);
-    const u32 end = __ldg(panel_ptr + tile + 1);
-    for (; k + kUnroll <= end; k += kUnroll) {
-        body.template accumulate<true>(panel_cols + k, panel_vals + static_cast<u64>(k) * kM1, b + first, n, kUnroll);
+    const u32 k = __ldg(panel_ptr + tile);
+    u32 left = __ldg(panel_ptr + tile + 1) - k;
+    const char* const b_first = reinterpret_cast<const char*>(b + first);
+    const u32 stride = n * sizeof(T);
+    // Pointers that move: the addresses of a step are one register and constants.
+    panel_cols += k, panel_vals += static_cast<u64>(k) * kM1;
+#pragma unroll 1
+    for (; left >= kUnroll; left -= kUnroll, panel_cols += kUnroll, panel_vals += kUnroll * kM1) {
+        body.template accumulate<true>(panel_cols, panel_vals, b_first, stride, kUnroll);
     }
-    if (k < end) {
-        body.template accumulate<false>(panel_cols + k, panel_vals + static_cast<u64>(k) * kM1, b + first, n, end - k);
-    }
+    if (left > 0) body.template accumulate<false>(panel_cols, panel_vals, b_first, stride, left);
 #pragma unroll
     for (int m = 0; m < kM1; ++m) {
         const u32 slot = tile * kM1 + m;

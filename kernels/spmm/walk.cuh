@@ -6,6 +6,13 @@
 
 namespace sparsetune {
 
+// How the entries of A come to the threads of a group.
+enum class Fetch {
+    kDirect,   // each thread reads for itself: neighbouring addresses in the group
+    kShuffle,  // the group reads as many as it has threads, and hands them round by shuffles
+    kAhead,  // as kDirect, and the next entries are read while the rows of B that the present ones need are on their way
+};
+
 // What a program sets of a walk, checked, and what follows from it.
 //   Value        type of the elements of A and B
 //   Result       type of the elements of C: Value, or what it is summed in
@@ -14,7 +21,7 @@ namespace sparsetune {
 //   kVec         columns of a vector, which one instruction loads
 //   kCols        vectors that a thread has
 //   kUnroll      entries of A in flight per thread
-//   kShuffle     whether the group reads entries of A together and hands them round; else each thread reads for itself
+//   kFetch       how the entries of A come to the threads
 //   kFull        whether the columns of C fill all tiles, so that no column is checked
 //   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
 template <typename Settings>
@@ -29,7 +36,8 @@ struct WalkShape : Settings {
     static_assert(kVec * kCols * sizeof(Sum<Value>) <= 128,
                   "more than 128 bytes of sums per thread leave no room for loads in flight");
     static_assert(kUnroll >= 1 && kUnroll <= 8, "more than 8 entries in flight per thread spill");
-    static_assert(!Settings::kShuffle || kUnroll * kWays <= kGroup, "a shuffle hands round at most a group's entries");
+    static_assert(Settings::kFetch != Fetch::kShuffle || kUnroll * kWays <= kGroup,
+                  "a shuffle hands round at most a group's entries");
 };
 
 // A thread's part of a walk. Config is or derives from a WalkShape.
@@ -40,16 +48,16 @@ struct Walk {
     static constexpr int kVec = Config::kVec, kCols = Config::kCols, kUnroll = Config::kUnroll;
     static constexpr bool kFull = Config::kFull;
 
-    const T* __restrict__ b;  // first column of this lane in row 0 of B
-    u32 stride;               // elements from a row of B to the next
-    u32 way;                  // which of the ways this thread walks
-    bool inside[kCols];       // whether each vector lies within the columns
+    const char* __restrict__ b;  // first column of this lane in row 0 of B
+    u32 stride;                  // bytes from a row of B to the next
+    u32 way;                     // which of the ways this thread walks
+    bool inside[kCols];          // whether each vector lies within the columns
     Sums<T, kVec> acc[kCols];
 
     // `b_tile` is the tile's first column in row 0; `width` columns of the tile are real.
-    __device__ __forceinline__ Walk(const T* b_tile, u32 stride_, u32 width) : stride(stride_) {
+    __device__ __forceinline__ Walk(const T* b_tile, u32 elements, u32 width) : stride(elements * sizeof(T)) {
         const u32 first = first_column();
-        b = b_tile + first;
+        b = reinterpret_cast<const char*>(b_tile + first);
         way = threadIdx.x % kGroup / kLanes;
 #pragma unroll
         for (int c = 0; c < kCols; ++c) {
@@ -63,8 +71,10 @@ struct Walk {
 
     // Adds the entries `k` to `end` of A.
     __device__ __forceinline__ void run(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
-        if constexpr (Config::kShuffle) {
+        if constexpr (Config::kFetch == Fetch::kShuffle) {
             shuffled(cols, vals, k, end);
+        } else if constexpr (Config::kFetch == Fetch::kAhead) {
+            ahead(cols, vals, k, end);
         } else {
             direct(cols, vals, k, end);
         }
@@ -95,19 +105,25 @@ struct Walk {
     }
 
 private:
-    // kUnroll entries: every load of B is issued before the first multiply. Entry u is real where u * kWays < `left`; kWhole
-    // says that all are. V is the type of the entries' values: T, or Sum<T> once they were handed round.
-    template <bool kWhole, typename V>
-    __device__ __forceinline__ void accumulate(const u32 (&col)[kUnroll], const V (&val)[kUnroll], u32 left) {
+    static __device__ __forceinline__ void nothing() {}
+
+    // kUnroll entries: every load of B is issued before the first multiply, and `meanwhile` is called between. Entry u is real
+    // where u * kWays < `left`; kWhole says that all are. V is the type of the entries' values: T, or Sum<T> once they were
+    // handed round.
+    template <bool kWhole, typename V, typename Meanwhile>
+    __device__ __forceinline__ void accumulate(const u32 (&col)[kUnroll], const V (&val)[kUnroll], u32 left,
+                                               const Meanwhile& meanwhile) {
         Vector<T, kVec> loaded[kUnroll][kCols];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            const T* row = b + static_cast<u64>(col[u]) * stride;
+            // By bytes: one instruction an address.
+            const T* row = reinterpret_cast<const T*>(b + static_cast<u64>(col[u]) * stride);
 #pragma unroll
             for (int c = 0; c < kCols; ++c) {
                 if ((kWhole || u * kWays < left) && inside[c]) loaded[u][c].load(row + c * kLanes * kVec);
             }
         }
+        meanwhile();
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             const Sum<T> by = widen(val[u]);
@@ -122,26 +138,60 @@ private:
     __device__ __forceinline__ void direct(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
         u32 col[kUnroll];
         T val[kUnroll];
-        k += way;
         constexpr u32 kStep = kUnroll * kWays;
-        for (; k + (kStep - kWays) < end; k += kStep) {
+        k += way;
+        u32 left = end > k ? end - k : 0;
+        // Pointers that move: the addresses of a step are one register and constants.
+#pragma unroll 1
+        for (cols += k, vals += k; left > kStep - kWays; cols += kStep, vals += kStep) {
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
-                col[u] = __ldg(cols + k + u * kWays);
-                val[u] = load_element(vals + k + u * kWays);
+                col[u] = __ldg(cols + u * kWays);
+                val[u] = load_element(vals + u * kWays);
             }
-            accumulate<true>(col, val, kStep);
+            accumulate<true>(col, val, kStep, nothing);
+            left = left > kStep ? left - kStep : 0;
         }
-        if (k < end) {
-            const u32 left = end - k;
+        if (left > 0) {
+            read(cols, vals, left, col, val);
+            accumulate<false>(col, val, left, nothing);
+        }
+    }
+
+    // As `direct`, one step ahead: the loads of A and those of B do not wait for each other.
+    __device__ __forceinline__ void ahead(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+        constexpr u32 kStep = kUnroll * kWays;
+        k += way;
+        u32 left = end > k ? end - k : 0;
+        cols += k, vals += k;
+        u32 col[kUnroll];
+        T val[kUnroll];
+        read(cols, vals, left, col, val);
+#pragma unroll 1
+        while (left > kStep - kWays) {
+            u32 next_col[kUnroll];
+            T next_val[kUnroll];
+            left = left > kStep ? left - kStep : 0;
+            cols += kStep, vals += kStep;
+            accumulate<true>(col, val, kStep, [&] { read(cols, vals, left, next_col, next_val); });
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
-                if (u * kWays < left) {
-                    col[u] = __ldg(cols + k + u * kWays);
-                    val[u] = load_element(vals + k + u * kWays);
-                }
+                col[u] = next_col[u];
+                val[u] = next_val[u];
             }
-            accumulate<false>(col, val, left);
+        }
+        if (left > 0) accumulate<false>(col, val, left, nothing);
+    }
+
+    // The entries of a step of which `left` are real.
+    static __device__ __forceinline__ void read(const u32* __restrict__ cols, const T* __restrict__ vals, u32 left,
+                                                u32 (&col)[kUnroll], T (&val)[kUnroll]) {
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            if (u * kWays < left) {
+                col[u] = __ldg(cols + u * kWays);
+                val[u] = load_element(vals + u * kWays);
+            }
         }
     }
 
@@ -163,9 +213,9 @@ private:
                 }
                 const u32 left = here - first > way ? here - first - way : 0;
                 if (first + kUnroll * kWays <= here) {
-                    accumulate<true>(col, val, left);
+                    accumulate<true>(col, val, left, nothing);
                 } else {
-                    accumulate<false>(col, val, left);
+                    accumulate<false>(col, val, left, nothing);
                 }
             }
         }

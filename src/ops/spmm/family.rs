@@ -8,8 +8,8 @@ use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
 use super::tiled_model::Terms;
 use super::{
-    column_major, condensed_tc, nnz_split, resident, row_panel, row_split, row_turns, tca, tiled,
-    tiled_row,
+    column_major, condensed_tc, nnz_split, resident, row_panel, row_split, row_teams, row_turns,
+    tca, tiled, tiled_row,
 };
 use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
 use crate::domain::{Candidate, Device, DeviceKind, Intensity, Layout, Op, Spmm};
@@ -23,6 +23,7 @@ pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &row_split::RowSplits,
     &row_turns::RowTurns,
     &nnz_split::NnzSplits,
+    &row_teams::RowTeams,
     &column_major::ColumnMajors,
     &tca::TensorDots,
     &condensed_tc::CondensedTcs,

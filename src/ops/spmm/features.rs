@@ -9,14 +9,14 @@ use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
 use crate::ops::features::{Described, Numbers};
 
 /// Version of these features.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// These include the host's kernels: their families have the same names and parameters.
 const FAMILY_NAMES: [&str; 8] =
     ["row_panel", "row_split", "nnz_split", "tca", "condensed_tc", "tiled", "resident", "vendor"];
 
 /// Parameters that the tile does not determine, with the values of those that are texts.
-const PARAMETERS: [(&str, &[&str]); 18] = [
+const PARAMETERS: [(&str, &[&str]); 20] = [
     ("m1", &[]),
     ("n1", &[]),
     ("lanes", &[]),
@@ -31,7 +31,9 @@ const PARAMETERS: [(&str, &[&str]); 18] = [
     ("split", &[]),
     ("rows_per_task", &[]),
     ("turns", &[]),
-    ("fetch", &["direct", "shuffle"]),
+    ("team", &[]),
+    ("heavy", &[]),
+    ("fetch", &["direct", "shuffle", "ahead"]),
     ("b", &["given", "staged"]),
     ("feed", &["registers", "shared"]),
     ("thresholds", &["paper", "double", "eightfold"]),

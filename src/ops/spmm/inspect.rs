@@ -141,12 +141,15 @@ impl Inspection {
         of_size(groups, size).cov
     }
 
-    /// The approximate result of cutting rows of more than `chunk` entries: lengths are taken to a power of two.
-    pub fn cut(&self, chunk: u64) -> Cut {
+    /// The approximate result of cutting rows of more than `threshold` entries into segments of at most `chunk`: lengths are
+    /// taken to a power of two.
+    pub fn cut(&self, threshold: u64, chunk: u64) -> Cut {
         let mut cut = Cut { segments: 0.0, short_rows: 0.0 };
         for (rows, entries) in by_power(&self.row_lengths) {
             if entries > chunk * rows {
                 cut.segments += entries as f64 / chunk as f64 + rows as f64 / 2.0;
+            } else if entries > threshold * rows {
+                cut.segments += rows as f64;
             } else {
                 cut.short_rows += rows as f64;
             }

@@ -19,7 +19,10 @@ pub const WALK: [Meaning; 9] = [
     ("cols", "vectors of columns that a lane computes"),
     UNROLL,
     BLOCK,
-    ("fetch", "whether each lane reads the entries itself or lanes share them by shuffling"),
+    (
+        "fetch",
+        "whether each lane reads the entries itself, the same a step ahead, or lanes share them by shuffling",
+    ),
     ORDER,
     ("b", "whether B is read as given or first staged in panels as wide as a tile"),
 ];

@@ -30,11 +30,38 @@ pub struct Walk {
     pub cols: u32,
     pub unroll: u32,
     pub block: u32,
-    pub shuffle: bool,
+    pub fetch: Fetch,
     pub order: RowOrder,
     /// B is copied into panels before each call.
     pub staged: bool,
     pub problem: Spmm,
+}
+
+/// How the entries of A come to the threads of a group, as in the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    Direct,
+    Shuffle,
+    Ahead,
+}
+
+impl Fetch {
+    fn of(candidate: &Candidate) -> Option<Self> {
+        match candidate.text("fetch")? {
+            "direct" => Some(Self::Direct),
+            "shuffle" => Some(Self::Shuffle),
+            "ahead" => Some(Self::Ahead),
+            _ => None,
+        }
+    }
+
+    fn enumerator(self) -> &'static str {
+        match self {
+            Self::Direct => "kDirect",
+            Self::Shuffle => "kShuffle",
+            Self::Ahead => "kAhead",
+        }
+    }
 }
 
 /// Operands of a walk that depend on the matrix; the default serves if only the text is needed.
@@ -116,7 +143,7 @@ impl Walk {
             cols: int("cols")?,
             unroll: int("unroll")?,
             block: int("block")?,
-            shuffle: flag("fetch", "direct", "shuffle")?,
+            fetch: Fetch::of(candidate)?,
             order: order(candidate)?,
             staged: flag("b", "given", "staged")?,
             problem: *problem,
@@ -138,7 +165,8 @@ impl Walk {
             && (!self.staged || tile <= STAGED_COLUMNS || tile.is_multiple_of(STAGED_COLUMNS));
         // Lanes side by side read at least 64 bytes of a row, if it has them.
         let wide = self.cols == 1 || self.lanes * vector >= 64;
-        let shuffle = !self.shuffle || (self.unroll * self.ways <= group && group >= 8);
+        let shuffle =
+            self.fetch != Fetch::Shuffle || (self.unroll * self.ways <= group && group >= 8);
         let deep = self.unroll < 8 || self.cols == 1;
         let place = if by_columns(&self.problem) {
             self.staged && self.order == RowOrder::Natural
@@ -165,7 +193,7 @@ impl Walk {
     /// By locality rows that share columns meet in large blocks, which share L1; small blocks and shuffled indices serve short
     /// and unequal rows, as they do in the other orders. The space would be half as large again with them.
     fn order_pays(&self) -> bool {
-        self.order != RowOrder::Locality || (self.block == 256 && !self.shuffle)
+        self.order != RowOrder::Locality || (self.block == 256 && self.fetch != Fetch::Shuffle)
     }
 
     fn group(&self) -> u32 {
@@ -225,7 +253,7 @@ impl Walk {
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: elements,
-            registers: elements * words + self.in_flight() + 2 * self.unroll + 24,
+            registers: elements * words + self.in_flight() + 2 * self.unroll + 14,
             shared_bytes: self.shared_bytes(),
             vector: 1,
             balanced: false,
@@ -239,7 +267,10 @@ impl Walk {
     pub fn work(&self, seen: &Inspection) -> Work {
         let ways = f64::from(self.ways);
         let by_length = self.order == RowOrder::Length;
-        let fetch = if self.shuffle { 2.0 + 4.0 / f64::from(self.group()) } else { 3.0 };
+        let fetch = match self.fetch {
+            Fetch::Shuffle => 2.0 + 4.0 / f64::from(self.group()),
+            Fetch::Direct | Fetch::Ahead => 3.0,
+        };
         let wide = if self.problem.dtype.is_half() { 2.0 } else { 1.0 };
         let element = self.problem.dtype.bytes() as f64;
         // Read, and written in panels of whole tiles.
@@ -273,7 +304,7 @@ impl Walk {
             ("kCols", self.cols.into()),
             ("kUnroll", self.unroll.into()),
             ("kBlock", self.block.into()),
-            ("kShuffle", self.shuffle.into()),
+            ("kFetch", Setting::Enumerator("Fetch", self.fetch.enumerator())),
             ("kFull", n.is_multiple_of(self.columns()).into()),
             ("kOut", Setting::Enumerator("Output", output)),
         ]
@@ -307,9 +338,20 @@ impl Walk {
 
     /// The text of a family's program: its kernel, and the one that stages B where B is staged.
     pub fn source(&self, header: &str, kernel: EntryPoint) -> String {
+        self.source_with(header, kernel, &[])
+    }
+
+    /// The same with settings that the family adds.
+    pub fn source_with(
+        &self,
+        header: &str,
+        kernel: EntryPoint,
+        own: &[(&'static str, Setting)],
+    ) -> String {
         let (headers, kernels) = ([header, "spmm/stage.cuh"], [kernel, self.staging(0)]);
         let several = if self.staged { 2 } else { 1 };
-        text::program(&headers[..several], &self.problem, &self.settings(), &kernels[..several])
+        let settings = [&self.settings()[..], own].concat();
+        text::program(&headers[..several], &self.problem, &settings, &kernels[..several])
     }
 
     /// The kernel that stages a B of `b_rows` rows.
