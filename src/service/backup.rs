@@ -4,6 +4,7 @@ use super::whole::name_of;
 use crate::domain::{Digest, Timestamp};
 use crate::store::{BlobError, Blobs, LocalBlobs, SqliteStore, StoreError, Upkeep as _};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -70,7 +71,7 @@ pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
         .await
         .map_err(|source| BackupError::Store { path: store.to_owned(), source })?;
     let database = SqliteStore::open(&copy).await.map_err(of_copy)?;
-    let named = database.named_blobs().await.map_err(of_copy)?;
+    let named = sorted(database.named_blobs().await.map_err(of_copy)?);
     let id = database.id().await.map_err(of_copy)?;
     database.close().await;
     let (from, target) = (LocalBlobs::open(blobs)?, LocalBlobs::open(&to.join(BLOBS))?);
@@ -134,7 +135,7 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path) -> Result<Manifest
         return Err(BackupError::Damaged(fault));
     }
     let id = database.id().await.map_err(of_staged)?;
-    let named = database.named_blobs().await.map_err(of_staged)?;
+    let named = sorted(database.named_blobs().await.map_err(of_staged)?);
     database.close().await;
     manifest.without.clear();
     for digest in named {
@@ -151,6 +152,13 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path) -> Result<Manifest
         drop(std::fs::remove_file(left));
     }
     Ok(manifest)
+}
+
+/// In one order, so that equal stores give equal manifests.
+fn sorted(named: HashSet<Digest>) -> Vec<Digest> {
+    let mut named: Vec<Digest> = named.into_iter().collect();
+    named.sort_unstable();
+    named
 }
 
 /// Copies one blob and compares the copy with its digest; its bytes, or `None` if it is missing or damaged.
