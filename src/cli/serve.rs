@@ -249,6 +249,7 @@ fn settings(config: &Config) -> ServiceSettings {
         max_upload_bytes: most,
         stored: StoredLimits {
             folder: Some(config.data.blobs()),
+            store_folder: config.data.store().parent().map(Path::to_owned),
             most: config.data.max_stored_bytes,
             least_free: config.data.min_free_bytes,
         },

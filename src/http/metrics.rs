@@ -18,6 +18,9 @@ const UPLOADS_RUNNING: &str = "sparsetune_uploads_running";
 const LOOKUPS: &str = "sparsetune_lookups_total";
 const JOBS: &str = "sparsetune_jobs";
 const QUEUE_DEPTH: &str = "sparsetune_queue_depth";
+const READY: &str = "sparsetune_ready";
+const DISK_FREE: &str = "sparsetune_disk_free_bytes";
+const DISK_LEAST: &str = "sparsetune_disk_least_free_bytes";
 const BUILD: &str = "sparsetune_build_info";
 // The service and the pool record the other metrics.
 const JOBS_SUBMITTED: &str = "sparsetune_jobs_submitted_total";
@@ -94,6 +97,17 @@ fn describe() {
     );
     describe_gauge!(JOBS, "Jobs in the store by state.");
     describe_gauge!(QUEUE_DEPTH, "Jobs waiting for a worker.");
+    describe_gauge!(READY, "1 if /readyz answers 200, else 0.");
+    describe_gauge!(
+        DISK_FREE,
+        Unit::Bytes,
+        "Bytes free on the disk of a data folder: store or blobs."
+    );
+    describe_gauge!(
+        DISK_LEAST,
+        Unit::Bytes,
+        "Free bytes below which uploads are refused and the server is not ready."
+    );
     describe_gauge!(BUILD, "Always 1; the label is the running version.");
     describe_counter!(
         JOBS_SUBMITTED,
@@ -240,6 +254,19 @@ impl Metrics {
                 gauge!(QUEUE_DEPTH).set(count);
             }
         }
+    }
+
+    /// Sets the gauge of readiness.
+    pub fn set_ready(&self, ready: bool) {
+        gauge!(READY).set(f64::from(u8::from(ready)));
+    }
+
+    /// Sets the gauges of the disks: free bytes by folder, and how many have to stay free.
+    pub fn set_disk(&self, free: &[(&'static str, u64)], least: u64) {
+        for (folder, bytes) in free {
+            gauge!(DISK_FREE, "folder" => *folder).set(*bytes as f64);
+        }
+        gauge!(DISK_LEAST).set(least as f64);
     }
 
     pub fn render(&self) -> String {

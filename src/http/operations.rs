@@ -18,7 +18,8 @@ pub async fn healthz() -> Json<Status> {
     Json(Status { status: Health::Ok })
 }
 
-/// Ready: the store answers, blobs can be written, and every configured device has opened or failed, with at least one open.
+/// Ready: the disks have room, database and blobs can be written, and every configured device has opened or failed, with at least
+/// one open.
 pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
     app.service.ready().await?;
     Ok(Json(Status { status: Health::Ready }))
@@ -26,6 +27,9 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     app.metrics.set_jobs(&app.service.job_counts().await?);
+    app.metrics.set_ready(app.service.ready().await.is_ok());
+    let least = app.service.settings().stored.least_free;
+    app.metrics.set_disk(&app.service.disk_free().await?, least);
     let form = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((form, app.metrics.render()).into_response())
 }

@@ -20,6 +20,7 @@ mod neighbours;
 mod plans;
 mod predicted;
 mod rankers;
+mod readiness;
 mod request;
 mod room;
 mod settings;
@@ -87,6 +88,8 @@ struct Inner {
     drawings: Drawings,
     /// For what uploads and bundles store.
     room: Arc<room::Room>,
+    /// The last answer to whether the store can be written.
+    writable: readiness::Verdict,
     /// Devices of this process that are being opened.
     opening: Mutex<Vec<DeviceId>>,
     /// The active learned models, as last read.
@@ -104,6 +107,7 @@ impl Service {
         blobs.check_with(whole::name_of);
         let inner = Inner {
             room,
+            writable: readiness::Verdict::default(),
             store,
             blobs,
             settings,
@@ -157,19 +161,5 @@ impl Service {
     ) -> std::result::Result<Option<Claim>, StoreError> {
         let (store, settings) = (&self.inner.store, &self.inner.settings);
         store.claim(queue, owner, settings.lease_ms, settings.max_attempts.max(1)).await
-    }
-
-    /// Whether work can be done: the store answers, blobs can be written, a device is available, and no device is still
-    /// being opened. Otherwise a job for the best device could go to the CPU because it opens first.
-    pub async fn ready(&self) -> Result<()> {
-        self.inner.store.revision().await?;
-        self.inner.blobs.stage().await?;
-        if let Some(message) = self.still_opening() {
-            return Err(ServiceError::Unavailable { message });
-        }
-        if self.any_online().await? {
-            return Ok(());
-        }
-        Err(ServiceError::Unavailable { message: "no device is registered yet".to_owned() })
     }
 }

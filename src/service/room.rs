@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 pub struct StoredLimits {
     /// The folder of the blobs; without one, nothing is checked.
     pub folder: Option<PathBuf>,
+    /// The folder of the database, whose disk may be another.
+    pub store_folder: Option<PathBuf>,
     /// Most bytes of all blobs; 0 is no quota.
     pub most: u64,
-    /// Bytes of its file system that must stay free.
+    /// Bytes of the file system of each that must stay free.
     pub least_free: u64,
 }
 
@@ -31,6 +33,26 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn new(limits: StoredLimits) -> Self {
         Self { limits, counted: Mutex::default() }
+    }
+
+    /// Free bytes of the disks, by the folder that is on them. Blocks on the file system.
+    pub(super) fn free(&self) -> Vec<(&'static str, u64)> {
+        let StoredLimits { folder, store_folder, .. } = &self.limits;
+        let folders = [("blobs", folder), ("store", store_folder)].into_iter();
+        folders.filter_map(|(name, folder)| Some((name, disk::free(folder.as_deref()?)?))).collect()
+    }
+
+    /// Fails if a disk has less room than has to stay free, or none. Blocks on the file system.
+    pub(super) fn check(&self) -> Result<()> {
+        let least = self.limits.least_free.max(1);
+        let Some((name, free)) = self.free().into_iter().find(|(_, free)| *free < least) else {
+            return Ok(());
+        };
+        let message = format!(
+            "the disk of the folder `{name}` is nearly full: {free} bytes are free, and {least} have to stay free"
+        );
+        let shortage = Shortage { need: least, limit: free, place: "disk" };
+        Err(ServiceError::Shortage { message, shortage, lack: Lack::Full })
     }
 
     /// Refuses what there is no room for, before any of it is written. Blocks on the file system.
@@ -111,8 +133,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("ab")).unwrap();
         std::fs::write(folder.path().join("ab/cd"), [0; 60]).unwrap();
-        let limits =
-            StoredLimits { folder: Some(folder.path().to_owned()), most: 100, least_free: 0 };
+        let limits = StoredLimits {
+            folder: Some(folder.path().to_owned()),
+            most: 100,
+            ..Default::default()
+        };
         let room = Room::new(limits.clone());
         assert_eq!(refused(&room, 30), None);
         let shortage = refused(&room, 30).unwrap();
@@ -127,10 +152,21 @@ mod tests {
     #[test]
     fn some_disk_stays_free() {
         let folder = Some(std::env::temp_dir());
-        let room =
-            |least_free| Room::new(StoredLimits { folder: folder.clone(), most: 0, least_free });
+        let limits = |least_free| StoredLimits {
+            folder: folder.clone(),
+            least_free,
+            ..StoredLimits::default()
+        };
+        let room = |least_free| Room::new(limits(least_free));
         assert_eq!(refused(&room(0), 1), None);
         assert_eq!(refused(&room(u64::MAX), 1).unwrap().place, "disk");
         assert_eq!(refused(&Room::new(StoredLimits::default()), u64::MAX), None);
+        assert!(room(0).check().is_ok() && room(u64::MAX).check().is_err());
+        // The database may be on another disk than the blobs.
+        let limits =
+            StoredLimits { folder: None, store_folder: folder.clone(), ..limits(u64::MAX) };
+        assert!(
+            Room::new(limits).check().unwrap_err().to_string().contains("`store` is nearly full")
+        );
     }
 }

@@ -284,6 +284,8 @@ pub trait Upkeep: Send + Sync {
     /// Grows whenever any process stores a plan or a device's facts, adds or deletes a matrix, or changes the active model.
     /// Reading it notifies the listeners, so that they learn of other processes' writes.
     async fn revision(&self) -> Result<u64>;
+    /// Fails if nothing can be written, which SQLite tells only at a write. Changes nothing.
+    async fn check_writable(&self) -> Result<()>;
     /// The store's own id, which never changes.
     async fn id(&self) -> Result<String>;
     /// Ends the connections, and writes to the files what is still beside them; nothing may be asked of the store

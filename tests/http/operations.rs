@@ -1,7 +1,9 @@
 //! What operators rely on: health, metrics, request ids, headers, slow clients, an orderly end.
 
-use crate::app::{TestApp, lookup};
+use crate::app::{TestApp, lookup, problem};
 use reqwest::Method;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, SqliteConnection};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,6 +20,51 @@ async fn health_and_index() {
     assert_eq!(spec.headers()["content-type"], "application/yaml");
     assert!(spec.text().await.unwrap().starts_with("openapi: 3.1.0"));
     assert_eq!(app.json("/v1/devices").await["items"][0]["id"], "cpu");
+}
+
+#[tokio::test]
+async fn a_nearly_full_disk_is_not_ready_and_its_free_bytes_are_told() {
+    let app = TestApp::with(&[("data.min_free_bytes", toml::Value::from(i64::MAX))]).await;
+    let told = problem(app.get("/readyz").await, 503, "storage-full").await;
+    assert!(told["detail"].as_str().unwrap().contains("nearly full"), "{told}");
+    assert_eq!((&told["need"], &told["where"]), (&i64::MAX.into(), &"disk".into()));
+    assert!(told["limit"].as_u64().unwrap() > 0, "{told}");
+    let text = app.get("/metrics").await.text().await.unwrap();
+    for folder in ["store", "blobs"] {
+        let series = format!("sparsetune_disk_free_bytes{{folder=\"{folder}\"}} ");
+        let free = text.lines().find_map(|line| line.strip_prefix(series.as_str()));
+        assert!(free.unwrap().parse::<f64>().unwrap() > 0.0);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_written_is_not_ready_and_says_why() {
+    let app = TestApp::new().await;
+    // Root may write anything, so a file in place of the folder, and a trigger, fail as a read-only file system would.
+    let staging = app.folder.path().join("blobs");
+    std::fs::rename(&staging, app.folder.path().join("aside")).unwrap();
+    std::fs::write(&staging, "").unwrap();
+    let told = problem(app.get("/readyz").await, 503, "unavailable").await;
+    let detail = told["detail"].as_str().unwrap();
+    assert!(detail.starts_with("the folder of blobs cannot be written: "), "{detail}");
+    assert!(!detail.contains(app.folder.path().to_str().unwrap()), "{detail}");
+
+    let app = TestApp::new().await;
+    let file = SqliteConnectOptions::new().filename(app.folder.path().join("sparsetune.db"));
+    let mut raw = SqliteConnection::connect_with(&file).await.unwrap();
+    let trigger = "CREATE TRIGGER stuck BEFORE UPDATE ON store_id BEGIN
+                   SELECT RAISE(FAIL, 'attempt to write a readonly database'); END";
+    sqlx::query(trigger).execute(&mut raw).await.unwrap();
+    let told = problem(app.get("/readyz").await, 503, "unavailable").await;
+    let detail = told["detail"].as_str().unwrap();
+    assert!(detail.starts_with("the database cannot be written: "), "{detail}");
+    assert!(detail.contains("readonly"), "{detail}");
+    sqlx::query("DROP TRIGGER stuck").execute(&mut raw).await.unwrap();
+    let began = Instant::now();
+    while app.get("/readyz").await.status() != 200 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it was not asked again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]

@@ -22,13 +22,6 @@ impl SqliteStore {
         Ok(connection.close().await?)
     }
 
-    /// Whether the database can be written, which SQLite tells only at the first write.
-    pub async fn check_writable(&self) -> Result<()> {
-        let mut tx = self.begin().await?;
-        sqlx::query("UPDATE store_id SET id = id").execute(&mut *tx).await?;
-        Ok(())
-    }
-
     /// What SQLite finds wrong with the file and with references between rows; empty if all is well. Reads everything.
     pub async fn faults(&self) -> Result<Vec<String>> {
         let integrity: Vec<String> =

@@ -123,6 +123,13 @@ impl Upkeep for SqliteStore {
         Ok(revision)
     }
 
+    async fn check_writable(&self) -> Result<()> {
+        let mut tx = self.begin().await?;
+        // Rolled back when it is dropped.
+        sqlx::query("UPDATE store_id SET id = id").execute(&mut *tx).await?;
+        Ok(())
+    }
+
     async fn id(&self) -> Result<String> {
         Ok(sqlx::query_scalar("SELECT id FROM store_id").fetch_one(&self.readers).await?)
     }
