@@ -21,6 +21,7 @@ pub struct Config {
     pub data: Data,
     pub devices: Devices,
     pub search: Search,
+    pub limits: Limits,
     pub lookup: Lookup,
     pub worker: Worker,
     pub learning: Learning,
@@ -93,6 +94,13 @@ pub struct Search {
     pub full_trials: u32,
     pub seed: u64,
     pub clock: Clock,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub job_seconds: f64,
+    pub job_trials: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -6,8 +6,8 @@ use crate::environment::{disk, files};
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens};
 use crate::service::training::Trainer;
 use crate::service::{
-    Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits, jobs_bytes,
-    reading_bytes,
+    BudgetLimits, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits,
+    jobs_bytes, reading_bytes,
 };
 use crate::sparse::read::{self, Pool};
 use crate::store::pairing;
@@ -263,6 +263,10 @@ fn settings(config: &Config) -> ServiceSettings {
             full_trials: search.full_trials,
             seed: search.seed,
             clock: search.clock,
+        },
+        budget: BudgetLimits {
+            seconds: config.limits.job_seconds,
+            trials: config.limits.job_trials,
         },
         keep: Keep {
             blobs: Duration::from_secs_f64(config.data.blob_grace_h * 3600.0),

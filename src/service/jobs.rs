@@ -37,7 +37,7 @@ impl Service {
             return submitted(known, asked);
         }
         let settings = &self.inner.settings;
-        let mut filled = request::fill(asked, &settings.search, settings.l2_policy)?;
+        let mut filled = request::fill(asked, settings)?;
         let matrix = self.inner.store.matrix(&asked.matrix).await?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let device = self.resolve_device(&asked.device).await?;

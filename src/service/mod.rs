@@ -47,8 +47,8 @@ pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
 pub use room::StoredLimits;
 pub use settings::{
-    DEVICE_LOCKS, Keep, LearningSettings, SearchDefaults, ServiceSettings, jobs_bytes,
-    reading_bytes,
+    BudgetLimits, DEVICE_LOCKS, Keep, LearningSettings, SearchDefaults, ServiceSettings,
+    jobs_bytes, reading_bytes,
 };
 pub use study::Searched;
 pub use upkeep::Removed;

@@ -1,6 +1,6 @@
 //! Validation of job requests before anything is stored, and the dedup key of a request with its defaults filled in.
 
-use super::{Result, SearchDefaults, ServiceError};
+use super::{BudgetLimits, Result, ServiceError, ServiceSettings};
 use crate::domain::catalog::family::Parameter;
 use crate::domain::{
     Clock, Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search,
@@ -11,19 +11,12 @@ use crate::ops::{self, admission};
 use crate::sparse::canonical;
 use crate::sparse::read::Pool;
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::path::Path;
 
-/// Maximum search time in seconds; a larger budget is a mistake.
-const MAX_SECONDS: f64 = 24.0 * 3600.0;
-/// Maximum number of trials; each is stored as a row with its samples.
-const MAX_TRIALS: u32 = 1_000_000;
-
 /// The request with every absent field of its search filled in, so that the job is fully specified.
-pub(super) fn fill(
-    request: &JobRequest,
-    defaults: &SearchDefaults,
-    l2_policy: L2Policy,
-) -> Result<JobRequest> {
+pub(super) fn fill(request: &JobRequest, settings: &ServiceSettings) -> Result<JobRequest> {
+    let ServiceSettings { search: defaults, budget, l2_policy, .. } = settings;
     let search = &request.search;
     if search.measure && search.strategy != SearchStrategy::Predicted {
         let message = "only the strategy predicted can be followed by a measuring job";
@@ -32,22 +25,29 @@ pub(super) fn fill(
     let filled = Search {
         strategy: search.strategy,
         top_k: Some(search.top_k.unwrap_or(defaults.top_k)),
-        seconds: Some(search.seconds.unwrap_or(defaults.seconds)),
-        trials: Some(search.trials.unwrap_or(defaults.trials_of(search.strategy))),
+        seconds: Some(search.seconds.unwrap_or(defaults.seconds.min(budget.seconds))),
+        trials: Some(
+            search.trials.unwrap_or(defaults.trials_of(search.strategy).min(budget.trials)),
+        ),
         seed: Some(search.seed.unwrap_or(defaults.seed)),
         measure: search.measure,
         families: search.families.clone(),
         fixed: search.fixed.clone(),
-        clock: Some(clock(search.clock, defaults.clock, l2_policy)?),
+        clock: Some(clock(search.clock, defaults.clock, *l2_policy)?),
     };
-    // NaN is in no range.
-    if filled.seconds.is_some_and(|s| !(s > 0.0 && s <= MAX_SECONDS)) {
-        let message = format!("seconds must be above 0 and at most {MAX_SECONDS}");
-        return Err(ServiceError::invalid("/search/seconds", message));
+    if filled.seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
+        return Err(ServiceError::invalid("/search/seconds", "must be above 0"));
     }
+    if let Some(seconds) = filled.seconds.filter(|seconds| *seconds > budget.seconds) {
+        return Err(beyond("seconds", seconds, budget.seconds));
+    }
+    if let Some(trials) = filled.trials.filter(|trials| *trials > budget.trials) {
+        return Err(beyond("trials", trials, budget.trials));
+    }
+    let most = BudgetLimits::MOST.trials;
     for (pointer, count) in [("/search/trials", filled.trials), ("/search/top_k", filled.top_k)] {
-        if count.is_some_and(|count| !(1..=MAX_TRIALS).contains(&count)) {
-            return Err(ServiceError::invalid(pointer, format!("must be 1 to {MAX_TRIALS}")));
+        if count.is_some_and(|count| !(1..=most).contains(&count)) {
+            return Err(ServiceError::invalid(pointer, format!("must be 1 to {most}")));
         }
     }
     if request.expected_calls == Some(0) {
@@ -55,6 +55,14 @@ pub(super) fn fill(
         return Err(ServiceError::invalid("/expected_calls", message));
     }
     Ok(JobRequest { search: filled, ..request.clone() })
+}
+
+/// A budget that is larger than this server permits.
+fn beyond(what: &str, asked: impl Display, most: impl Display) -> ServiceError {
+    let message = format!(
+        "{asked} {what} are asked for, and a job may have at most {most} on this server (limits.job_{what})"
+    );
+    ServiceError::invalid(&format!("/search/{what}"), message)
 }
 
 /// The clock that was asked for, which must be one that can be read here; else the default as far as it can be.

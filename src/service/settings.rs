@@ -23,6 +23,7 @@ pub struct ServiceSettings {
     /// Maximum number of uploads parsed at once; each takes a few times the size of its CSR in memory.
     pub parses_at_once: usize,
     pub search: SearchDefaults,
+    pub budget: BudgetLimits,
     pub lease_ms: i64,
     /// Maximum number of claims of a job. It fails if the worker was lost each time.
     pub max_attempts: u32,
@@ -49,6 +50,18 @@ pub struct ServiceSettings {
 
 /// The folder of device locks, unless configured: one that every process of a host sees, whoever runs it.
 pub const DEVICE_LOCKS: &str = "/tmp";
+
+/// The largest budget that a request may name for a job; defaults above it are lowered to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BudgetLimits {
+    pub seconds: f64,
+    pub trials: u32,
+}
+
+impl BudgetLimits {
+    /// What no server permits more of: a day, and as many trials as rows with samples are stored of one job.
+    pub const MOST: Self = Self { seconds: 24.0 * 3600.0, trials: 1_000_000 };
+}
 
 /// Defaults of a job's `search`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,6 +162,7 @@ impl Default for ServiceSettings {
                 seed: 1,
                 clock: Clock::Pipelined,
             },
+            budget: BudgetLimits::MOST,
             lease_ms: 15_000,
             max_attempts: 5,
             l2_policy: L2Policy::Warm,

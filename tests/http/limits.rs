@@ -2,7 +2,7 @@
 
 use crate::app::*;
 use reqwest::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 async fn problem(response: Response) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
@@ -73,4 +73,33 @@ async fn disk_is_bounded() {
     let (status, body) = problem(app.upload(tridiagonal(1000)).await).await;
     assert_eq!((status, body["where"].as_str()), (413, Some("the upload as it arrived")));
     assert_eq!(app.running.service.settings().limits.disk.taken(), 0);
+}
+
+#[tokio::test]
+async fn the_budget_of_a_job_is_bounded() {
+    let settings =
+        [("limits.job_seconds", toml::Value::from(30.5)), ("limits.job_trials", 40.into())];
+    let app = TestApp::with(&settings).await;
+    let matrix = app.matrix(10).await;
+    let asked = |n: u32, search: Value| {
+        let mut body = spmm(&matrix, n);
+        body["search"] = search;
+        body
+    };
+    for (member, value, most) in
+        [("seconds", json!(31), "at most 30.5"), ("trials", json!(41), "at most 40")]
+    {
+        let search = json!({"strategy": "ranked", member: value});
+        let (status, body) = problem(app.submit(&asked(3, search)).await).await;
+        assert_eq!((status, body["type"].as_str()), (422, Some("/problems/invalid-body")));
+        assert_eq!(body["pointer"], format!("/search/{member}"));
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.contains(most), "{detail}");
+        assert!(detail.contains(&format!("limits.job_{member}")), "{detail}");
+    }
+    let search = json!({"strategy": "ranked", "seconds": 30.5, "trials": 40});
+    assert_eq!(app.submit(&asked(3, search)).await.status(), 202);
+    // Defaults are lowered, not refused.
+    let job = app.job(&matrix, 4).await;
+    assert_eq!((&job["search"]["seconds"], &job["search"]["trials"]), (&json!(30.5), &json!(40)));
 }

@@ -1,6 +1,7 @@
 //! Checks that values are sensible, and reports each mistake with its key. Types have been checked before.
 
 use super::{Config, SQLITE};
+use crate::service::BudgetLimits;
 use std::fmt;
 use tracing_subscriber::filter::Targets;
 
@@ -9,7 +10,7 @@ impl Config {
     pub(super) fn mistakes(&self) -> Vec<String> {
         let mut found = Mistakes(Vec::new());
         self.check_server(&mut found);
-        let Self { devices, search, worker, learning, evaluator, log, .. } = self;
+        let Self { devices, search, limits, worker, learning, evaluator, log, .. } = self;
         for name in &devices.r#use {
             found.unless(
                 is_device(name),
@@ -25,7 +26,17 @@ impl Config {
         found.at_least_one("search.sampled_trials", search.sampled_trials.into());
         found.at_least_one("search.full_trials", search.full_trials.into());
         found.seconds("search.seconds", search.seconds);
-        found.unless(search.seconds <= 86_400.0, "search.seconds", "must be at most a day");
+        let most = BudgetLimits::MOST;
+        found.unless(search.seconds <= most.seconds, "search.seconds", "must be at most a day");
+        found.seconds("limits.job_seconds", limits.job_seconds);
+        let day = limits.job_seconds <= most.seconds;
+        found.unless(day, "limits.job_seconds", "must be at most a day");
+        found.at_least_one("limits.job_trials", limits.job_trials.into());
+        found.unless(
+            limits.job_trials <= most.trials,
+            "limits.job_trials",
+            format_args!("must be at most {}", most.trials),
+        );
         found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");
         found.at_least_one("worker.poll_ms", worker.poll_ms);
         found.at_least_one("worker.max_attempts", u64::from(worker.max_attempts));
