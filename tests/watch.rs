@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 const DASHBOARD: &str = include_str!("../docker/grafana/sparsetune.json");
+const ALERTS: &str = include_str!("../docker/prometheus-alerts.yml");
 
 /// A job for a few candidates of a small matrix.
 fn small(matrix: &str) -> Value {
@@ -85,27 +86,92 @@ async fn json_logs_lead_from_a_request_to_its_job_and_to_each_trial() {
     assert_eq!(told, measured, "one line for each trial");
 }
 
+/// The names of families in a query.
+fn families(expr: &str) -> impl Iterator<Item = &str> {
+    let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("sparsetune_"))
+}
+
 /// The names of families in a dashboard's queries.
 fn queried(panel: &Value, names: &mut BTreeSet<String>) {
     for inner in panel["panels"].as_array().into_iter().flatten() {
         queried(inner, names);
     }
     for target in panel["targets"].as_array().into_iter().flatten() {
-        let expr = target["expr"].as_str().unwrap();
-        let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        names.extend(words.filter(|word| word.starts_with("sparsetune_")).map(str::to_owned));
+        names.extend(families(target["expr"].as_str().unwrap()).map(str::to_owned));
     }
+}
+
+/// The answer of /metrics of a server that has run a job.
+async fn metrics_after_a_job(folder: &Path) -> String {
+    let server = Server::start(&folder.join("data"), &[]).await;
+    let matrix = server.grid(12).await;
+    let id = server.submit(&small(&matrix)).await["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&id).await["state"], "succeeded");
+    server.json(&format!("/v1/plans?matrix={matrix}&op=spmm&n=8&device=cpu")).await;
+    server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap()
+}
+
+/// Each family of a query that has matchers, with them: label, operator, value.
+fn matchers(expr: &str) -> Vec<(&str, &str, &str, &str)> {
+    let mut found = Vec::new();
+    for part in expr.split('}') {
+        let Some((before, list)) = part.split_once('{') else { continue };
+        let Some(family) = families(before).last() else { continue };
+        for matcher in list.split(',').map(str::trim) {
+            let (label, rest) = matcher.split_at(matcher.find(['=', '!']).unwrap());
+            let (operator, value) = rest.split_at(rest.find('"').unwrap());
+            found.push((family, label, operator, value.trim_matches('"')));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn alerts_are_on_metrics_and_labels_that_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = metrics_after_a_job(folder.path()).await;
+    let rules: Value = serde_yaml_ng::from_str(ALERTS).unwrap();
+    let rules = rules["groups"][0]["rules"].as_array().unwrap();
+    let mut watched = BTreeSet::new();
+    for rule in rules {
+        let (name, expr) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+        assert!(rule["annotations"]["summary"].is_string(), "{name}");
+        assert!(rule["labels"]["severity"].is_string(), "{name}");
+        for family in families(expr) {
+            let has = |line: &str| line.split(['{', ' ']).next() == Some(family);
+            assert!(text.lines().any(has), "{name}: no {family} in\n{text}");
+            watched.insert(family);
+        }
+        for (family, label, operator, value) in matchers(expr) {
+            let of = || text.lines().filter(|line| line.starts_with(&format!("{family}{{")));
+            let quoted = format!("{label}=\"");
+            assert!(of().any(|line| line.contains(&quoted)), "{name}: {family} without {label}");
+            // Statuses come as they occur; all other labels are there from the start.
+            let there = of().any(|line| line.contains(&format!("{label}=\"{value}\"")));
+            assert!(operator != "=" || label == "status" || there, "{name}: no {label}={value}");
+        }
+    }
+    for family in [
+        "sparsetune_ready",
+        "sparsetune_disk_free_bytes",
+        "sparsetune_evaluator_restarts_total",
+        "sparsetune_quarantined_total",
+        "sparsetune_queue_depth",
+        "sparsetune_uploads_total",
+    ] {
+        assert!(watched.contains(family), "no alert on {family}");
+    }
+    assert_eq!(
+        matchers("a / sparsetune_b{c!=\"d\", e=~\"f|g\"}"),
+        [("sparsetune_b", "c", "!=", "d"), ("sparsetune_b", "e", "=~", "f|g")]
+    );
 }
 
 #[tokio::test]
 async fn the_grafana_dashboard_asks_for_metrics_that_are_there() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(&folder.path().join("data"), &[]).await;
-    let matrix = server.grid(12).await;
-    let id = server.submit(&small(&matrix)).await["id"].as_str().unwrap().to_owned();
-    assert_eq!(server.ended(&id).await["state"], "succeeded");
-    server.json(&format!("/v1/plans?matrix={matrix}&op=spmm&n=8&device=cpu")).await;
-    let text = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    let text = metrics_after_a_job(folder.path()).await;
     let series: BTreeMap<&str, &str> = text
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
