@@ -200,12 +200,18 @@ mod tests {
             assert_eq!(mistakes.iter().filter(|line| line.starts_with(key)).count(), 1, "{key}");
         }
         let ConfigError(mistakes) = with(
-            "[server]\ntokens = ['short']\nanswer_s = 0\n[search]\ntop_k = 0\n[devices]\nuse = ['gpu']\n[log]\nfilter = 'a=b=c'",
+            "[server]\ntokens = ['short']\nanswer_s = 0\n[search]\ntop_k = 0\n[limits]\njob_seconds = 86401\njob_trials = 0\n[devices]\nuse = ['gpu']\n[log]\nfilter = 'a=b=c'",
         )
         .unwrap_err();
-        for key in
-            ["server.tokens:", "server.answer_s:", "search.top_k:", "devices.use:", "log.filter:"]
-        {
+        for key in [
+            "server.tokens:",
+            "server.answer_s:",
+            "search.top_k:",
+            "devices.use:",
+            "log.filter:",
+            "limits.job_seconds:",
+            "limits.job_trials:",
+        ] {
             assert!(mistakes.iter().any(|line| line.starts_with(key)), "{key} in {mistakes:?}");
         }
         assert!(!format!("{mistakes:?}").contains("short"), "a token is never shown");
