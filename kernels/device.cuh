@@ -64,31 +64,37 @@ __device__ __forceinline__ void device_fence() { asm volatile("fence.acq_rel.gpu
 // results of all others.
 template <int kGroup>
 __device__ __forceinline__ bool last_group_to_arrive(u32* arrived, u32 expected) {
-    device_fence();
+    // One lane fences for all: the group meets before, so that its fence follows the stores of all lanes, and after, so that
+    // the loads of all lanes follow its fence.
     __syncwarp(group_lanes<kGroup>());
-    u32 before = 0;
+    bool last = false;
     if (threadIdx.x % kGroup == 0) {
-        before = atomicAdd(arrived, 1u);
-        if (before + 1 == expected) *arrived = 0;
+        device_fence();
+        last = atomicAdd(arrived, 1u) + 1 == expected;
+        if (last) {
+            // For the next call, which sees it because kernels follow each other.
+            *arrived = 0;
+            device_fence();
+        }
     }
-    before = __shfl_sync(group_lanes<kGroup>(), before, 0, kGroup);
-    device_fence();
-    return before + 1 == expected;
+    last = __shfl_sync(group_lanes<kGroup>(), last, 0, kGroup);
+    __syncwarp(group_lanes<kGroup>());
+    return last;
 }
 
 // Like `last_group_to_arrive`, for whole blocks.
 __device__ __forceinline__ bool last_block_to_arrive(u32* arrived, u32 expected) {
-    device_fence();
     __syncthreads();
     bool last = false;
     if (threadIdx.x == 0) {
-        last = atomicAdd(arrived, 1u) == expected - 1;
-        // For the next call, which sees it because kernels follow each other.
-        if (last) *arrived = 0;
+        device_fence();
+        last = atomicAdd(arrived, 1u) + 1 == expected;
+        if (last) {
+            *arrived = 0;
+            device_fence();
+        }
     }
-    if (!__syncthreads_or(last)) return false;
-    device_fence();
-    return true;
+    return __syncthreads_or(last);
 }
 
 }  // namespace sparsetune

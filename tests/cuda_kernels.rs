@@ -1,4 +1,5 @@
-//! Every CUDA kernel family against the float64 oracle on a real device: odd shapes, empty rows, one huge row, any n.
+//! Every CUDA kernel family against the float64 oracle on a real device: odd shapes, empty rows, rows of every length that
+//! decides how they are cut, any n.
 //!
 //! Skips with a message if there is no device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th candidate (default 7),
 //! `SPARSETUNE_KERNELS_ONLY=text` only candidates whose text contains it (`row_split`, `m1=8`).
@@ -38,12 +39,30 @@ fn ragged() -> Csr {
     Csr::new(rows, cols, indptr, indices, values).expect("canonical")
 }
 
+/// Rows of these lengths; columns are spread and values small, as they alternate.
+fn of_lengths(lengths: &[usize], cols: usize) -> Csr {
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for (row, &length) in lengths.iter().enumerate() {
+        indices.extend((0..length).map(|i| (i * cols / length) as u32));
+        values.extend((0..length).map(|i| ((row + i) % 7) as f64 / 8.0 - 0.375));
+        indptr.push(indices.len());
+    }
+    Csr::new(lengths.len(), cols, indptr, indices, values).expect("canonical")
+}
+
+/// Rows at and beyond every threshold of the families that cut them, one of which has more than 64 segments of 256 entries.
+fn long_rows() -> Csr {
+    of_lengths(&[0, 32, 33, 3, 64, 65, 128, 129, 0, 256, 257, 1024, 1025, 5, 20_000], 20_011)
+}
+
 fn matrices() -> Vec<(&'static str, Csr)> {
     let generated = |spec: &str| Spec::parse(spec).expect(spec).generate().expect(spec);
     let one = Csr::new(1, 1, vec![0, 1], vec![0], vec![2.5]).expect("canonical");
     vec![
         ("one entry", one),
         ("ragged", ragged()),
+        ("long rows", long_rows()),
+        ("every row is long", of_lengths(&[200; 37], 499)),
         ("poisson2d", generated("poisson2d:nx=23,ny=19")),
         ("rmat", generated("rmat:scale=9,edge_factor=8,seed=3")),
     ]

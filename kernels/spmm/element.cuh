@@ -155,6 +155,28 @@ struct Sums {
         for (int i = 0; i < kWidth; ++i) lane[i] = multiply_add(scale, by[i], lane[i]);
     }
 
+    // Leaves the sums for others of the same call, who read them from L2.
+    __device__ __forceinline__ void leave(Sum<T>* to) const {
+        constexpr int kBytes = Vector<Sum<T>, kWidth>::kBytes;
+        union {
+            Sum<T> element[kWidth];
+            u32 word[kBytes / 4];
+        } out;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) out.element[i] = lane[i];
+        if constexpr (kBytes == 4) {
+            __stcg(reinterpret_cast<u32*>(to), out.word[0]);
+        } else if constexpr (kBytes == 8) {
+            __stcg(reinterpret_cast<uint2*>(to), make_uint2(out.word[0], out.word[1]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < kBytes / 16; ++i) {
+                const u32* w = out.word + 4 * i;
+                __stcg(reinterpret_cast<uint4*>(to) + i, make_uint4(w[0], w[1], w[2], w[3]));
+            }
+        }
+    }
+
     // C is written once and not read again: evict it first, so that B stays in L2. Result: type of its elements, in which T
     // is summed or which is T itself.
     template <typename Result, bool kAccumulate>

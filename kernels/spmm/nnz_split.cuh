@@ -12,9 +12,10 @@ namespace sparsetune {
 // Sums that one group adds: a row with more segments adds them in bundles of this many, and then adds the bundles.
 constexpr u32 kBundle = 64;
 
-// The long rows. Segment s is `bounds[2 s]..bounds[2 s + 1]` of the entries, belongs to long row `owner[s]` and leaves its
-// sums in place `place[s]`. The long row is row `row[owner]`, has the places `first[owner]..first[owner + 1]` and its bundles
-// from `bundle[owner]` on. Segments come by their first column, so that those that run at a time gather the same part of B.
+// The long rows. Segment s is `bounds[2 s]..bounds[2 s + 1]` of the entries. It is the whole row `owner[s]` if `place[s]` is
+// kWholeRow; else it belongs to cut row `owner[s]` and leaves its sums in place `place[s]`. The cut row is row `row[owner]`, has
+// the places `first[owner]..first[owner + 1]` and its bundles from `bundle[owner]` on. Segments of cut rows come by their
+// first column, so that those that run at a time gather the same part of B.
 template <typename T>
 struct Segments {
     const u32* bounds;
@@ -25,8 +26,8 @@ struct Segments {
     const u32* bundle;
     u32 count;
     u32 bundles;
-    Sum<T>* partial;  // count x columns of all tiles
-    u32* arrived;     // (bundles + long rows) x column tiles, 0 between calls
+    Sum<T>* partial;  // places x columns of all tiles
+    u32* arrived;     // (bundles + cut rows) x column tiles, 0 between calls
 };
 
 // What a program sets, checked: the same as RowSplitConfig names.
@@ -66,12 +67,7 @@ struct Segment {
     static __device__ __forceinline__ void leave(const Body& body, Sum<T>* at) {
         if (body.way != 0) return;
 #pragma unroll
-        for (int k = 0; k < Config::kCols; ++k) {
-            Sums<Sum<T>, Config::kVec> sums;
-#pragma unroll
-            for (int i = 0; i < Config::kVec; ++i) sums.lane[i] = body.acc[k].lane[i];
-            sums.store(at + k * Config::kLanes * Config::kVec, Scale<Sum<T>, false>{});
-        }
+        for (int k = 0; k < Config::kCols; ++k) body.acc[k].leave(at + k * Config::kLanes * Config::kVec);
     }
 
     // The ways add what lies `step` elements apart from `at` on, `count` of them, always in the same order.

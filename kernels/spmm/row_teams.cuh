@@ -24,10 +24,18 @@ struct TeamSettings : Config {
     static constexpr int kWays = 32 / Config::kLanes;
 };
 
-// Waits for the kThreads threads of barrier `id`; 0 is that of the whole block.
-template <int kThreads>
-__device__ __forceinline__ void team_barrier(u32 id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+// Waits for the kThreads threads of team `team` of kTeams. Each team has a barrier with a number that the compiler knows: for
+// one in a register it reserves all 16 of a block, and then only 4 blocks fit a multiprocessor of compute capability 9.0.
+template <int kThreads, u32 kTeams, u32 kId = 0>
+__device__ __forceinline__ void team_barrier(u32 team) {
+    if constexpr (kId + 1 < kTeams) {
+        if (team != kId) {
+            team_barrier<kThreads, kTeams, kId + 1>(team);
+            return;
+        }
+    }
+    // Barrier 0 is that of the whole block.
+    asm volatile("bar.sync %0, %1;" ::"n"(kId + 1), "n"(kThreads) : "memory");
 }
 
 // What the warps of a team do with their sums.
@@ -89,7 +97,7 @@ __device__ __forceinline__ void team_segment(u32 block, u32 tile, const u32* __r
     if constexpr (kTeam > 1) {
         __shared__ alignas(16) Sum<T> sums[Config::kWarps * kTile];
         Own::leave_in(body, sums + warp * kTile);
-        team_barrier<32 * kTeam>(1 + team);
+        team_barrier<32 * kTeam, Config::kWarps / kTeam>(team);
         if (member != 0) return;
         Own::add_from(body, sums + warp * kTile, kTeam);
     }

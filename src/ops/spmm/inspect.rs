@@ -141,6 +141,13 @@ impl Inspection {
         of_size(groups, size).cov
     }
 
+    /// Whether any row has more than `lower` and at most `upper` entries.
+    pub fn has_rows_within(&self, lower: u32, upper: u32) -> bool {
+        self.row_lengths
+            .iter()
+            .any(|&(length, count)| count > 0 && length > lower && length <= upper)
+    }
+
     /// The approximate result of cutting rows of more than `threshold` entries into segments of at most `chunk`: lengths are
     /// taken to a power of two.
     pub fn cut(&self, threshold: u64, chunk: u64) -> Cut {

@@ -5,20 +5,17 @@ use super::family::{SpmmFamily, SpmmKernel, Tile, count, effective_layout, gpu_f
 use super::inspect::Inspection;
 use super::model::Work;
 use super::phrases;
-use super::row_split::row_order;
 use super::row_teams::TEAM;
-use super::segments::{BUNDLE, Named, Segments, Sequence};
+use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
 use super::text;
 use super::walk::{self, Bound, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
-use crate::domain::recipe::{CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number};
 use crate::search::domain::Domain;
-use std::convert::Infallible;
 use std::sync::LazyLock;
 
 pub(super) const FAMILY: &str = "nnz_split";
@@ -66,11 +63,12 @@ impl SpmmFamily for NnzSplits {
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         let mut all = walk::candidates(FAMILY, self.domains(), problem);
-        // Where each thread reads entries for itself, teams are faster (`row_teams`); they do not take rows by locality, and
-        // column-major they are no faster.
+        // Where each thread reads entries for itself, teams were faster by rows (`row_teams`). They take no rows by locality and
+        // no narrow staged panels; for one column and by columns both are listed.
         let only_here = |candidate: &Candidate| {
             candidate.text("fetch") == Some("shuffle")
                 || candidate.text("order") == Some("locality")
+                || candidate.text("b") == Some("staged")
         };
         let by_columns = effective_layout(problem) == Layout::Col;
         all.retain(|candidate| by_columns || only_here(candidate));
@@ -163,38 +161,13 @@ impl SpmmKernel for NnzSplit {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let walk = &self.walk;
-        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let chunk = self.chunk;
-        let name = format!("segments_{chunk}");
-        let made = shared.once(&name, Segments::bytes, |shared| {
-            let longest = chunk as usize;
-            let segments = Segments::of(&shared.matrix, longest, longest, Sequence::ByColumn);
-            Ok::<_, Infallible>(segments)
-        });
-        let Ok((segments, cut_ms)) = made;
-        let count = segments.count();
-        if count == 0 {
-            return Err(Refusal(format!("no row has more than {chunk} entries")));
-        }
-        let (mut arrays, order, order_ms) = row_order(shared, walk.order);
-        let (mut steps, mut scratch) = walk.stage(b_rows, &shared.device)?;
-        let named = Named {
-            segments: count,
-            bundles: segments.bundles,
-            arrays: arrays.len(),
-            scratch: scratch.len(),
+        let (walk, chunk) = (&self.walk, self.chunk);
+        let cutting = Cutting { threshold: chunk, chunk, sequence: Sequence::ByColumn };
+        let blocks = |segments: &Segments, rows: u32| {
+            segments.count().div_ceil(walk.groups()) + rows.div_ceil(walk.groups())
         };
-        arrays.extend(segments.arrays(&name));
-        scratch.extend(segments.scratch(walk, &shared.device)?);
-        let blocks = count.div_ceil(walk.groups()) + rows.div_ceil(walk.groups());
-        steps.push(Step {
-            grid: [blocks, walk.column_tiles(), 1],
-            ..self.kernel(Bound { rows, b_rows, order }, &named).step(1, walk.block)
-        });
-        let program = CudaProgram::of_steps(self.source(), steps);
-        let ms = cut_ms + order_ms;
-        Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
+        let kernel = |bound, _: &Segments, named: &Named| self.kernel(bound, named);
+        segments::lower(walk, shared, &cutting, blocks, kernel, self.source())
     }
 }
 

@@ -6,19 +6,16 @@ use super::inspect::{Cut, Inspection};
 use super::model::Work;
 use super::nnz_split::{ARRIVAL_US, FAMILY, PARTIAL_US};
 use super::phrases;
-use super::row_split::row_order;
-use super::segments::{BUNDLE, Named, Segments, Sequence};
+use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
 use super::text;
-use super::walk::{self, Bound, Fetch, Walk};
+use super::walk::{self, Bound, Fetch, STATIC_SHARED, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
-use crate::domain::recipe::{CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, Setting, number};
 use crate::search::domain::Domain;
-use std::convert::Infallible;
 use std::sync::LazyLock;
 
 /// The parameter that tells these candidates from those whose segments are computed by groups.
@@ -33,6 +30,9 @@ const CHUNKS: [u32; 3] = [256, 1024, 4096];
 /// Columns of a tile above which segments of 4096 entries, and up to which those of 256, took longer than others on every
 /// matrix measured.
 const NARROW: u32 = 8;
+
+/// Most entries of a row that a group computes, smallest first.
+const HEAVY: [u32; 3] = [32, 64, 128];
 
 /// Meeting in shared memory at a row's end, microseconds.
 const MEETING_US: f64 = 0.2;
@@ -84,7 +84,9 @@ impl RowTeam {
         let chunk = if narrow { self.chunk > CHUNKS[0] } else { self.chunk < CHUNKS[2] };
         // Tiles narrower than C read A again.
         let whole = self.walk.column_tiles() == 1 || self.walk.columns() >= 128;
-        others && depth && chunk && whole
+        // Both arrays of sums are static.
+        let fits = self.walk.tile().shared_bytes + self.meeting_bytes() <= STATIC_SHARED;
+        others && depth && chunk && whole && fits
     }
 
     /// Counted together: the rows that groups compute, and the segments of teams.
@@ -117,7 +119,7 @@ impl SpmmFamily for RowTeams {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
             let mut domains = vec![
                 Domain::ints(TEAM, &[1, 2, 8]),
-                Domain::ints("heavy", &[32, 64, 128]),
+                Domain::ints("heavy", &HEAVY.map(i64::from)),
                 Domain::ints("chunk", &CHUNKS.map(i64::from)),
             ];
             domains.extend(walk::DOMAINS.iter().map(|domain| match domain.name {
@@ -206,16 +208,20 @@ impl SpmmKernel for RowTeam {
     fn blocks(&self, seen: &Inspection, _problem: &Spmm) -> u64 {
         let Cut { segments, short_rows } = self.cut(seen);
         let teams = (segments as u64).div_ceil(u64::from(self.teams()));
-        let groups = (short_rows as u64).div_ceil(u64::from(self.walk.groups().max(1)));
+        // In natural order long rows have places among the others, too, which are left at once.
+        let rows = if self.walk.order == RowOrder::Length { short_rows as u64 } else { seen.rows };
+        let groups = rows.div_ceil(u64::from(self.walk.groups().max(1)));
         (teams + groups) * u64::from(self.walk.column_tiles())
     }
 
     /// Without long rows `row_split` does the same; longer segments than the longest row needs do the same as shorter ones that
-    /// hold it, too.
+    /// hold it, too, and so does a higher `heavy` where no row is between it and the next lower one.
     fn applies(&self, seen: &Inspection, _device: &Device) -> bool {
         let least = if self.walk.columns() <= NARROW { CHUNKS[1] } else { CHUNKS[0] };
         let shorter = CHUNKS.into_iter().rev().find(|&it| it < self.chunk && it >= least);
+        let lower = HEAVY.into_iter().rev().find(|&it| it < self.heavy);
         seen.longest_row > u64::from(self.heavy.max(shorter.unwrap_or(0)))
+            && lower.is_none_or(|lower| seen.has_rows_within(lower, self.heavy))
     }
 
     fn work(&self, seen: &Inspection) -> Work {
@@ -255,41 +261,18 @@ impl SpmmKernel for RowTeam {
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let walk = &self.walk;
-        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let sequence = match walk.order {
-            RowOrder::Length => Sequence::LongestFirst,
-            _ => Sequence::ByColumn,
-        };
-        let name = format!("teams_{}_{}_{}", self.heavy, self.chunk, walk.order.name());
-        let made = shared.once(&name, Segments::bytes, |shared| {
-            let (heavy, chunk) = (self.heavy as usize, self.chunk as usize);
-            Ok::<_, Infallible>(Segments::of(&shared.matrix, heavy, chunk, sequence))
-        });
-        let Ok((segments, cut_ms)) = made;
-        let count = segments.count();
-        if count == 0 {
-            return Err(Refusal(format!("no row has more than {} entries", self.heavy)));
-        }
-        let (mut arrays, order, order_ms) = row_order(shared, walk.order);
-        let (mut steps, mut scratch) = walk.stage(b_rows, &shared.device)?;
-        let named = Named {
-            segments: count,
-            bundles: segments.bundles,
-            arrays: arrays.len(),
-            scratch: scratch.len(),
-        };
-        arrays.extend(segments.arrays(&name));
-        scratch.extend(segments.scratch(walk, &shared.device)?);
+        let by_length = walk.order == RowOrder::Length;
+        let sequence = if by_length { Sequence::LongestFirst } else { Sequence::ByColumn };
+        let cutting = Cutting { threshold: self.heavy, chunk: self.chunk, sequence };
         // By length the long rows are the first ones.
-        let heavy_first = if walk.order == RowOrder::Length { segments.rows } else { 0 };
-        let blocks = count.div_ceil(self.teams()) + (rows - heavy_first).div_ceil(walk.groups());
-        let bound = Bound { rows, b_rows, order };
-        steps.push(Step {
-            grid: [blocks, walk.column_tiles(), 1],
-            ..self.kernel(bound, heavy_first, &named).step(1, walk.block)
-        });
-        let program = CudaProgram::of_steps(self.source(), steps);
-        let ms = cut_ms + order_ms;
-        Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
+        let heavy_first = |segments: &Segments| if by_length { segments.rows } else { 0 };
+        let blocks = |segments: &Segments, rows: u32| {
+            let others = rows - heavy_first(segments);
+            segments.count().div_ceil(self.teams()) + others.div_ceil(walk.groups())
+        };
+        let kernel = |bound, segments: &Segments, named: &Named| {
+            self.kernel(bound, heavy_first(segments), named)
+        };
+        segments::lower(walk, shared, &cutting, blocks, kernel, self.source())
     }
 }

@@ -1,13 +1,15 @@
 //! Long rows cut into segments, for the families that give them groups or teams of their own (`kernels/spmm/nnz_split.cuh`).
 
-use super::shared::{self, array};
-use super::walk::Walk;
+use super::row_split::row_order;
+use super::shared::{self, Lowered, Shared, array};
+use super::walk::{Bound, Walk};
 use crate::domain::Device;
-use crate::domain::recipe::{Arg, Array, ArrayData, Scratch};
+use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Scratch, Step};
 use crate::ops::Refusal;
-use crate::ops::program::{Operand, aggregate, number, parameter};
+use crate::ops::program::{EntryPoint, Operand, aggregate, number, parameter};
 use crate::sparse::Csr;
 use rayon::prelude::*;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Segments whose sums one group adds, as in the kernel's header.
@@ -51,6 +53,15 @@ pub enum Sequence {
     ByColumn,
     /// Those of cut rows by their first column, and then whole rows by falling length, so that the device empties evenly.
     LongestFirst,
+}
+
+impl Sequence {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ByColumn => "by_column",
+            Self::LongestFirst => "longest_first",
+        }
+    }
 }
 
 /// Rows of more than a threshold of entries, in parts of about equal length of at most `chunk` entries.
@@ -161,6 +172,56 @@ impl Segments {
     }
 }
 
+/// How a family cuts rows.
+pub struct Cutting {
+    /// Rows of more entries are cut, or at least apart from the others.
+    pub threshold: u32,
+    /// Most entries of a segment.
+    pub chunk: u32,
+    pub sequence: Sequence,
+}
+
+/// Lowers a walk whose long rows are segments: `blocks` says how many blocks compute the segments and the rows, and `kernel`
+/// names their operands.
+pub fn lower(
+    walk: &Walk,
+    shared: &mut Shared,
+    cutting: &Cutting,
+    blocks: impl Fn(&Segments, u32) -> u32,
+    kernel: impl Fn(Bound, &Segments, &Named) -> EntryPoint,
+    source: String,
+) -> Result<Lowered, Refusal> {
+    let &Cutting { threshold, chunk, sequence } = cutting;
+    let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+    let name = format!("segments_{threshold}_{chunk}_{}", sequence.name());
+    let made = shared.once(&name, Segments::bytes, |shared| {
+        let segments = Segments::of(&shared.matrix, threshold as usize, chunk as usize, sequence);
+        Ok::<_, Infallible>(segments)
+    });
+    let Ok((segments, cut_ms)) = made;
+    if segments.count() == 0 {
+        return Err(Refusal(format!("no row has more than {threshold} entries")));
+    }
+    let (mut arrays, order, order_ms) = row_order(shared, walk.order);
+    let (mut steps, mut scratch) = walk.stage(b_rows, &shared.device)?;
+    let named = Named {
+        segments: segments.count(),
+        bundles: segments.bundles,
+        arrays: arrays.len(),
+        scratch: scratch.len(),
+    };
+    arrays.extend(segments.arrays(&name));
+    scratch.extend(segments.scratch(walk, &shared.device)?);
+    let entry = kernel(Bound { rows, b_rows, order }, &segments, &named);
+    steps.push(Step {
+        grid: [blocks(&segments, rows), walk.column_tiles(), 1],
+        ..entry.step(1, walk.block)
+    });
+    let program = CudaProgram::of_steps(source, steps);
+    let ms = cut_ms + order_ms;
+    Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Segments, Sequence, WHOLE_ROW};
@@ -203,6 +264,14 @@ mod tests {
             segments.bounds.chunks(2).map(|ends| matrix.indices()[ends[0] as usize]);
         assert!(first_columns.is_sorted());
         assert_eq!(Segments::of(&matrix, 40_000, 40_000, Sequence::ByColumn).count(), 0);
+    }
+
+    #[test]
+    fn rows_at_a_threshold_are_not_above_it() {
+        let segments = Segments::of(&matrix(&[32, 33, 64, 65]), 32, 64, Sequence::LongestFirst);
+        assert_eq!((segments.rows, segments.count()), (3, 4));
+        assert_eq!(*segments.place, [0, 1, WHOLE_ROW, WHOLE_ROW], "65 is cut, 64 and 33 are not");
+        assert_eq!(*segments.owner, [0, 0, 2, 1]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Shared by `row_split` and `nnz_split`: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as
+//! Shared by `row_split` and `nnz_split`, with teams and without: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as
 //! given or staged in panels, C written by rows or by columns.
 
 use super::family::{Beyond, RowOrder, Tile, among, count, order, order_serves, width_serves};
@@ -19,7 +19,7 @@ const STAGED_COLUMNS: u32 = 32;
 /// Threads per staging block.
 const STAGING_THREADS: u32 = 256;
 /// Static shared memory that any block may have without opting in, bytes.
-const STATIC_SHARED: u32 = 48 << 10;
+pub const STATIC_SHARED: u32 = 48 << 10;
 
 /// The parsed parameters of a walk.
 #[derive(Clone, Copy, Debug)]
