@@ -131,7 +131,7 @@ async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
     assert!(first.status.success(), "{text}{}", err(&first));
     assert!(text.starts_with(&format!("15 {} ", drawn[0])) && text.contains("8 trials"), "{text}");
     assert!(kept(&data).await.is_empty());
-    assert_eq!(files(&data.join("blobs")), 0);
+    assert_eq!(files(&data.join("blobs")), 1, "the id of the store is alone there");
 
     let second = corpus(&["--from", "15", "--count", "2", "--keep", "--train"]);
     let text = out(&second);

@@ -124,6 +124,15 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path) -> Result<Manifest
             return Err(BackupError::InTheWay(path.to_owned()));
         }
     }
+    // SQLite would replay a log that a lost database left behind into the restored one.
+    for left in ["-wal", "-shm", "-journal"] {
+        let mut path = store.as_os_str().to_owned();
+        path.push(left);
+        let path = PathBuf::from(path);
+        if path.exists() {
+            return Err(BackupError::InTheWay(path));
+        }
+    }
     let mut staged = store.as_os_str().to_owned();
     staged.push(".restoring");
     let staged = PathBuf::from(staged);

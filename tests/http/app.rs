@@ -33,9 +33,9 @@ impl TestApp {
         Self { running, client: Client::new(), shutdown, folder }
     }
 
-    /// Another server on the same folder, as after a restart.
+    /// Another server on the same folder, under a name of its own.
     pub async fn beside(&self) -> Running {
-        served(&self.folder, &[], &self.shutdown).await
+        served(&self.folder, &[("worker.name", "beside".into())], &self.shutdown).await
     }
 
     pub fn url(&self, path: &str) -> String {

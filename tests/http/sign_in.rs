@@ -121,7 +121,12 @@ async fn sessions_outlive_a_restart_and_end_with_their_token() {
     browser.app.shutdown.cancel();
     let again = async |token: &str| {
         let tokens = Value::try_from([token]).unwrap();
-        let settings = [("server.tokens", tokens), ("data.dir", folder.as_str().into())];
+        // The first server still has its name.
+        let settings = [
+            ("server.tokens", tokens),
+            ("data.dir", folder.as_str().into()),
+            ("worker.name", token.into()),
+        ];
         let app = TestApp::with(&settings).await;
         let asked = app.request(Method::GET, "/v1/jobs").header(COOKIE, &cookie);
         let status = asked.send().await.unwrap().status();

@@ -31,7 +31,8 @@ fn remove(file: &Path) {
 
 #[tokio::test]
 async fn a_damaged_matrix_is_told_and_healed_by_an_upload() {
-    let ways: [(&str, fn(&Path)); 4] =
+    type Damage = fn(&Path);
+    let ways: [(&str, Damage); 4] =
         [("flipped", flip), ("cut", cut), ("empty", empty), ("gone", remove)];
     for (way, damage) in ways {
         let world = World::new().await;
