@@ -143,13 +143,10 @@ impl Inspection {
 
     /// Whether any row has more than `lower` and at most `upper` entries.
     pub fn has_rows_within(&self, lower: u32, upper: u32) -> bool {
-        self.row_lengths
-            .iter()
-            .any(|&(length, count)| count > 0 && length > lower && length <= upper)
+        self.row_lengths.iter().any(|row| row.1 > 0 && row.0 > lower && row.0 <= upper)
     }
 
-    /// The approximate result of cutting rows of more than `threshold` entries into segments of at most `chunk`: lengths are
-    /// taken to a power of two.
+    /// Rows above `threshold` cut into segments of at most `chunk` entries, roughly: lengths are taken to a power of two.
     pub fn cut(&self, threshold: u64, chunk: u64) -> Cut {
         let mut cut = Cut { segments: 0.0, short_rows: 0.0 };
         for (rows, entries) in by_power(&self.row_lengths) {
@@ -168,8 +165,7 @@ impl Inspection {
         self.locality[usize::from(by_length)]
     }
 
-    /// The same in any order. Orders by columns are known from samples: what windows of 64 rows gain over the natural order
-    /// is measured, and windows of 8192 rows are assumed to lose nothing.
+    /// In any order. Orders by columns are sampled: the gain of windows of 64 rows is measured, those of 8192 lose nothing.
     pub fn locality_in(&self, order: RowOrder) -> Locality {
         let natural = self.locality(false);
         match order {
