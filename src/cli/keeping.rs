@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::say;
-use crate::service::backup::{self, Manifest};
+use crate::service::backup::{self, Manifest, Target};
 use crate::service::checkup::{Checkup, checkup};
 use crate::store::{Upkeep as _, pairing};
 use anyhow::{Context, ensure};
@@ -48,6 +48,9 @@ pub struct BackupArgs {
 pub struct RestoreArgs {
     /// A folder that `sparsetune backup` wrote
     from: PathBuf,
+    /// The blobs of the saved store are still there, and only its database was lost
+    #[arg(long)]
+    keep_blobs: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -79,7 +82,8 @@ pub async fn restore(args: RestoreArgs) -> anyhow::Result<ExitCode> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
     }
-    let made = backup::restore(&args.from, &store, &config.data.blobs()).await?;
+    let into = if args.keep_blobs { Target::ItsBlobs } else { Target::Empty };
+    let made = backup::restore(&args.from, &store, &config.data.blobs(), into).await?;
     told(&args.place, &made, "restored")
 }
 
@@ -100,7 +104,9 @@ fn told(place: &Place, made: &Manifest, done: &str) -> anyhow::Result<ExitCode> 
 pub async fn fsck(args: FsckArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
     let (file, folder) = (config.data.store(), config.data.blobs());
-    ensure!(file.is_file(), "there is no store {}", file.display());
+    // Blobs whose database was lost may be adopted by a new one.
+    let there = file.is_file() || args.adopt && folder.is_dir();
+    ensure!(there, "there is no store {}", file.display());
     let (store, blobs) = match args.adopt {
         true => pairing::adopt(&file, &folder).await?,
         false => pairing::open(&file, &folder).await?,

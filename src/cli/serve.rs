@@ -97,8 +97,7 @@ impl Running {
     async fn ended(&self) {
         self.shutdown.cancelled().await;
         self.tasks.close();
-        // The server's own grace period comes first, so the total is a little longer.
-        let most = self.grace + Duration::from_secs(1);
+        let most = self.grace + AFTER_GRACE;
         if tokio::time::timeout(most, self.tasks.wait()).await.is_err() {
             tracing::warn!(left = self.tasks.len(), "some tasks did not end in time");
         }
@@ -139,6 +138,9 @@ where
     }
     Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks, _name: name })
 }
+
+/// The server's own grace period comes first, so the total is a little longer.
+const AFTER_GRACE: Duration = Duration::from_secs(1);
 
 /// How long connections of tasks that did not end in time are waited for.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -201,8 +203,10 @@ pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     Ok(token)
 }
 
-/// How long another process of this name may take to end.
-const SUCCESSION: Duration = Duration::from_secs(5);
+/// How long another process of this name may take to end, if it is configured as this one: as long as [`Running::finished`] takes.
+fn succession(config: &Config) -> Duration {
+    Duration::from_secs_f64(config.server.shutdown_s) + AFTER_GRACE + CLOSE + Duration::from_secs(1)
+}
 
 /// The service on the configured store and blobs, which are created if missing, and the name of this process in them.
 pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessName>)> {
@@ -214,7 +218,7 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
     // Servers without devices have nothing under their names.
     let name = match config.devices.r#use.is_empty() {
         true => None,
-        false => Some(ProcessName::take(&file, &config.worker.name(), SUCCESSION).await?),
+        false => Some(ProcessName::take(&file, &config.worker.name(), succession(config)).await?),
     };
     let service = Service::new(Arc::new(store), Arc::new(blobs), settings(config));
     // Not fatal: without them the analytic model ranks.
@@ -377,6 +381,15 @@ mod tests {
         };
         let (one, two) = (with(&["cpu"]), with(&["cpu", "cuda:0"]));
         assert_eq!((one, two), (jobs_bytes(), jobs_bytes() / 2));
+    }
+
+    #[test]
+    fn a_successor_waits_as_long_as_its_predecessor_may_take_to_end() {
+        for seconds in [0.5, 10.0, 60.0] {
+            let config = Config::load(None, &[("server.shutdown_s", seconds.into())]).unwrap();
+            let ending = limits(&config).shutdown + AFTER_GRACE + CLOSE;
+            assert!(succession(&config) > ending);
+        }
     }
 
     #[test]

@@ -41,8 +41,16 @@ pub enum BackupError {
     NotEmpty(PathBuf),
     #[error("{} is no complete backup: {why}", path.display())]
     NoBackup { path: PathBuf, why: String },
-    #[error("{} is there already: a backup is restored to where no store is, so move it away first", .0.display())]
+    #[error(
+        "{} is there already: a backup is restored to where no store is, so move it away first; blobs of the store that was saved may \
+         stay if its database alone was lost (--keep-blobs)",
+        .0.display()
+    )]
     InTheWay(PathBuf),
+    #[error(
+        "the blobs are those of store {owner}, and the backup is of store {saved}: restore it to an empty folder"
+    )]
+    OfAnother { owner: String, saved: String },
     #[error("the database of the backup is damaged: {0}")]
     Damaged(String),
     #[error("the store {}: {source}", path.display())]
@@ -101,11 +109,21 @@ pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// Makes a store of a backup, where none is. The database comes last, so that what is interrupted is no store.
+/// What a restoration finds where the blobs go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Nothing. The restored store is another than the one that was saved, which may go on: it gets an id of its own.
+    Empty,
+    /// The blobs of the store that was saved, which lost its database. It keeps its id, and gets the blobs that it lacks.
+    ItsBlobs,
+}
+
+/// Makes a store of a backup, where none is. The database comes last, so that what is interrupted is no store, and can be done
+/// again. The manifest that is returned names the store as it is now.
 ///
 /// # Errors
 /// The backup is incomplete or damaged, a store is there already, or something cannot be read or written.
-pub async fn restore(from: &Path, store: &Path, blobs: &Path) -> Result<Manifest> {
+pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> Result<Manifest> {
     let no_backup = |why: String| BackupError::NoBackup { path: from.to_owned(), why };
     let text = std::fs::read_to_string(from.join(MANIFEST));
     let text = text.map_err(|error| no_backup(format!("{MANIFEST}: {error}")))?;
@@ -114,53 +132,79 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path) -> Result<Manifest
     if manifest.version != VERSION {
         return Err(no_backup(format!("its version is {}", manifest.version)));
     }
-    let source = LocalBlobs::open(&from.join(BLOBS))?;
-    let target = LocalBlobs::open(blobs)?;
-    let folder = |source| BackupError::Folder { path: blobs.to_owned(), source };
-    for (path, there) in
-        [(store, store.exists()), (blobs, !target.all().map_err(folder)?.is_empty())]
-    {
-        if there {
-            return Err(BackupError::InTheWay(path.to_owned()));
-        }
-    }
     // SQLite would replay a log that a lost database left behind into the restored one.
-    for left in ["-wal", "-shm", "-journal"] {
-        let mut path = store.as_os_str().to_owned();
-        path.push(left);
-        let path = PathBuf::from(path);
+    for path in [""].iter().chain(&LOGS).map(|end| with_end(store, end)) {
         if path.exists() {
             return Err(BackupError::InTheWay(path));
         }
     }
-    let mut staged = store.as_os_str().to_owned();
-    staged.push(".restoring");
-    let staged = PathBuf::from(staged);
+    let source = LocalBlobs::open(&from.join(BLOBS))?;
+    let target = LocalBlobs::open(blobs)?;
+    let folder = |source| BackupError::Folder { path: blobs.to_owned(), source };
+    match into {
+        Target::Empty if target.is_being_filled().map_err(folder)? => {}
+        Target::Empty if !target.all().map_err(folder)?.is_empty() => {
+            return Err(BackupError::InTheWay(blobs.to_owned()));
+        }
+        Target::Empty => target.begin_to_fill().map_err(folder)?,
+        Target::ItsBlobs => match target.owner().map_err(folder)? {
+            Some(owner) if owner != manifest.store => {
+                return Err(BackupError::OfAnother { owner, saved: manifest.store });
+            }
+            _ => {}
+        },
+    }
+    let staged = with_end(store, ".restoring");
     let beside = |source| BackupError::Folder { path: staged.clone(), source };
+    // Of a restoration that was interrupted.
+    clear(&staged).map_err(beside)?;
     std::fs::copy(from.join(DATABASE), &staged).map_err(beside)?;
     let of_staged = |source| BackupError::Store { path: staged.clone(), source };
     let database = SqliteStore::open(&staged).await.map_err(of_staged)?;
     if let Some(fault) = database.faults().await.map_err(of_staged)?.into_iter().next() {
         return Err(BackupError::Damaged(fault));
     }
-    let id = database.id().await.map_err(of_staged)?;
+    manifest.store = match into {
+        Target::Empty => database.renew_id().await.map_err(of_staged)?,
+        Target::ItsBlobs => database.id().await.map_err(of_staged)?,
+    };
     let named = sorted(database.named_blobs().await.map_err(of_staged)?);
     database.close().await;
+    target.check_with(name_of);
     manifest.without.clear();
     for digest in named {
-        if copied(&source, &target, &digest).await?.is_none() {
+        let there = into == Target::ItsBlobs && target.exists(&digest).await?;
+        if !there && copied(&source, &target, &digest).await?.is_none() {
             manifest.without.push(digest);
         }
     }
-    target.give_to(&id).map_err(folder)?;
     File::open(&staged).and_then(|file| file.sync_all()).map_err(beside)?;
     std::fs::rename(&staged, store).map_err(beside)?;
-    for end in ["-wal", "-shm", ".lock"] {
-        let mut left = staged.as_os_str().to_owned();
-        left.push(end);
-        drop(std::fs::remove_file(left));
-    }
+    let parent = store.parent().filter(|path| !path.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new("."))).and_then(|it| it.sync_all()).map_err(beside)?;
+    target.give_to(&manifest.store).map_err(folder)?;
+    clear(&staged).map_err(beside)?;
     Ok(manifest)
+}
+
+/// What SQLite keeps beside a database.
+const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Removes a database and what belongs to it.
+fn clear(database: &Path) -> io::Result<()> {
+    for end in ["", ".lock"].iter().chain(&LOGS) {
+        match std::fs::remove_file(with_end(database, end)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// In one order, so that equal stores give equal manifests.

@@ -1,7 +1,8 @@
 //! A database and the blobs that it names belong together. Neither is opened with another's: upkeep would remove every blob that
 //! the database does not name.
 
-use super::{BlobError, Blobs, Cause, LocalBlobs, SqliteStore, StoreError, Upkeep};
+use super::{BlobError, Blobs, Cause, LocalBlobs, SqliteOptions, SqliteStore, StoreError, Upkeep};
+use crate::domain::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,22 +13,36 @@ pub enum OpenError {
     Store { path: PathBuf, source: StoreError },
     #[error("cannot open the blobs {} (data.blobs): {source}", path.display())]
     Blobs { path: PathBuf, source: BlobError },
+    /// Another process kept the database locked for as long as a writer waits.
+    #[error(
+        "the database {} is busy: another process kept it locked all the time that a writer waits. Try again, or end that process \
+         ({source})",
+        path.display()
+    )]
+    Busy { path: PathBuf, source: StoreError },
     #[error(
         "{} cannot be written: {source}; the data folder needs a file system and an owner that let this user write (data.dir)",
         path.display()
     )]
     ReadOnly { path: PathBuf, source: Cause },
     /// The database is missing, and a new one would know none of the blobs.
-    #[error("there is no database {}, but {} has blobs of one: {REMEDY}", store.display(), blobs.display())]
+    #[error(
+        "there is no database {}, but {} has blobs of one. If it was lost, {PUT_BACK}; for a new store, move the blobs away; {ADOPT}",
+        store.display(), blobs.display()
+    )]
     NoDatabase { store: PathBuf, blobs: PathBuf },
     /// The folder says that it belongs to another database, or does not say and the database names none of its blobs.
-    #[error("the database {} and the blobs {} are not of one store: {REMEDY}", store.display(), blobs.display())]
+    #[error(
+        "the database {} and the blobs {} are not of one store: set data.store and data.blobs to what belongs together. If the \
+         database of these blobs was lost, move this one away, and {PUT_BACK}; {ADOPT}",
+        store.display(), blobs.display()
+    )]
     Foreign { store: PathBuf, blobs: PathBuf },
 }
 
-const REMEDY: &str = "put the right one back (`sparsetune restore` does from a backup), or set data.store and data.blobs to what belongs \
-    together; `sparsetune fsck --adopt` gives the blobs to this database instead, and those that it does not name are then removed \
-    after data.blob_grace_h";
+const PUT_BACK: &str = "put it back from a backup (`sparsetune restore --keep-blobs` does, and brings blobs that are missing)";
+const ADOPT: &str = "`sparsetune fsck --adopt` gives the blobs to the database that is configured, which is created if it is missing, \
+    and those that it does not name are then removed: to the trash after data.blob_grace_h, from there after as long again";
 
 impl From<OpenError> for io::Error {
     fn from(error: OpenError) -> Self {
@@ -35,13 +50,20 @@ impl From<OpenError> for io::Error {
     }
 }
 
+/// How a database and its blobs are opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening {
+    pub store: SqliteOptions,
+    /// Whether blobs of another store, or of an unknown one, become those of this database.
+    pub adopt: bool,
+}
+
 /// Opens a database and its blobs, or creates both.
 ///
 /// # Errors
 /// See [`OpenError`]; no blob has been changed if they do not belong together.
 pub async fn open(file: &Path, folder: &Path) -> Result<(SqliteStore, LocalBlobs), OpenError> {
-    let (store, blobs) = (file.to_owned(), folder.to_owned());
-    open_with(file, folder, false).await?.ok_or(OpenError::Foreign { store, blobs })
+    open_with(file, folder, Opening::default()).await
 }
 
 /// [`open`], but blobs of another store, or of an unknown one, become those of this database.
@@ -49,29 +71,35 @@ pub async fn open(file: &Path, folder: &Path) -> Result<(SqliteStore, LocalBlobs
 /// # Errors
 /// Either cannot be opened.
 pub async fn adopt(file: &Path, folder: &Path) -> Result<(SqliteStore, LocalBlobs), OpenError> {
-    let (store, blobs) = (file.to_owned(), folder.to_owned());
-    open_with(file, folder, true).await?.ok_or(OpenError::Foreign { store, blobs })
+    open_with(file, folder, Opening { adopt: true, ..Opening::default() }).await
 }
 
-async fn open_with(
+/// [`open`] in the given way.
+///
+/// # Errors
+/// See [`OpenError`].
+pub async fn open_with(
     file: &Path,
     folder: &Path,
-    adopting: bool,
-) -> Result<Option<(SqliteStore, LocalBlobs)>, OpenError> {
+    how: Opening,
+) -> Result<(SqliteStore, LocalBlobs), OpenError> {
     let of_blobs = |source: BlobError| OpenError::Blobs { path: folder.to_owned(), source };
-    let of_store = |source| OpenError::Store { path: file.to_owned(), source };
+    let of_store = |source| match source {
+        StoreError::Busy(_) => OpenError::Busy { path: file.to_owned(), source },
+        _ => OpenError::Store { path: file.to_owned(), source },
+    };
     let io = |error: io::Error| of_blobs(error.into());
     let blobs = LocalBlobs::open(folder).map_err(of_blobs)?;
-    if !adopting && !file.exists() && !blobs.all().map_err(io)?.is_empty() {
+    if !how.adopt && !file.exists() && !blobs.all().map_err(io)?.is_empty() {
         let (store, blobs) = (file.to_owned(), folder.to_owned());
         return Err(OpenError::NoDatabase { store, blobs });
     }
-    let store = SqliteStore::open(file).await.map_err(of_store)?;
+    let store = SqliteStore::open_with(file, how.store).await.map_err(of_store)?;
     // A folder that cannot be written would otherwise look like a device that cannot be registered.
-    store
-        .check_writable()
-        .await
-        .map_err(|source| OpenError::ReadOnly { path: file.to_owned(), source: source.into() })?;
+    store.check_writable().await.map_err(|source| match source {
+        StoreError::Busy(_) => of_store(source),
+        _ => OpenError::ReadOnly { path: file.to_owned(), source: source.into() },
+    })?;
     blobs
         .stage()
         .await
@@ -79,19 +107,34 @@ async fn open_with(
     let id = store.id().await.map_err(of_store)?;
     let owner = blobs.owner().map_err(io)?;
     if owner.as_ref() == Some(&id) {
-        return Ok(Some((store, blobs)));
+        return Ok((store, blobs));
     }
     let present = blobs.all().map_err(io)?;
-    // Folders of earlier versions do not say whose they are.
     let known = present.is_empty()
-        || owner.is_none() && {
-            let named = store.named_blobs().await.map_err(of_store)?;
-            present.iter().any(|digest| named.contains(digest))
-        };
-    if !known && !adopting {
+        || owner.is_none() && names_any(&store, &present).await.map_err(of_store)?;
+    if !known && !how.adopt {
         store.close().await;
-        return Ok(None);
+        let (store, blobs) = (file.to_owned(), folder.to_owned());
+        return Err(OpenError::Foreign { store, blobs });
     }
     blobs.give_to(&id).map_err(io)?;
-    Ok(Some((store, blobs)))
+    Ok((store, blobs))
+}
+
+/// Whether blobs of a folder that does not say whose it is, as those of earlier versions do not, may be this database's: it names
+/// one of them. A database of an earlier version that names no blob at all may have left these behind; then nothing tells whose
+/// they are, and what is removed lies in the trash first.
+async fn names_any(store: &SqliteStore, present: &[Digest]) -> Result<bool, StoreError> {
+    let named = store.named_blobs().await?;
+    if !named.is_empty() {
+        return Ok(present.iter().any(|digest| named.contains(digest)));
+    }
+    let earlier = store.is_of_earlier_version().await?;
+    if earlier {
+        tracing::warn!(
+            blobs = present.len(),
+            "the database names no blob, and the folder does not say whose it is: taken for its own"
+        );
+    }
+    Ok(earlier)
 }

@@ -49,12 +49,22 @@ impl ProcessName {
         let open = || File::options().create(true).truncate(false).write(true).open(&path);
         let mut file = open().map_err(of_file)?;
         let end = Instant::now() + patience;
+        let mut waits = false;
         loop {
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Self { _held: Some(file), path }),
                 // Its last holder has removed it.
                 Ok(()) => file = open().map_err(of_file)?,
                 Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                    if !waits {
+                        let most_s = patience.as_secs();
+                        tracing::info!(
+                            name,
+                            most_s,
+                            "another process has this name: waiting for its end"
+                        );
+                        waits = true;
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(TryLockError::WouldBlock) => return Err(NameError::Taken(name.to_owned())),

@@ -85,6 +85,9 @@ async fn a_database_locked_by_another_is_busy_for_now() {
         let told = problem(response, 503, "busy").await;
         assert!(!told["detail"].as_str().unwrap().contains("locked"), "the log's alone: {told}");
     }
+    // It can be written to, as soon as the other has ended.
+    let ready = served.client.get(format!("{}/readyz", served.address)).send().await.unwrap();
+    problem(ready, 503, "busy").await;
     // Readers are not held up.
     let url = format!("{}/v1/matrices", served.address);
     assert_eq!(served.client.get(url).send().await.unwrap().status(), 200);

@@ -3,9 +3,9 @@
 use crate::world::*;
 use sparsetune::domain::Digest;
 use sparsetune::service::ServiceSettings;
-use sparsetune::service::backup::{BackupError, backup, restore};
+use sparsetune::service::backup::{BackupError, Manifest, Target, backup, restore};
 use sparsetune::service::checkup::checkup;
-use sparsetune::store::pairing;
+use sparsetune::store::pairing::{self, OpenError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,10 +51,15 @@ async fn a_backup_under_load_is_whole_and_becomes_a_store() {
     assert!(matches!(backup(&store, &blobs, &saved).await, Err(BackupError::NotEmpty(_))));
 
     let (new_store, new_blobs) = (folder.path().join("new.db"), folder.path().join("new"));
-    let back = restore(&saved, &new_store, &new_blobs).await.unwrap();
-    assert_eq!(back, made);
-    let again = restore(&saved, &new_store, &new_blobs).await;
+    let back = restore(&saved, &new_store, &new_blobs, Target::Empty).await.unwrap();
+    assert_ne!(back.store, made.store, "a copy that goes on by itself is another store");
+    assert_eq!(Manifest { store: made.store.clone(), ..back }, made);
+    let again = restore(&saved, &new_store, &new_blobs, Target::Empty).await;
     assert!(matches!(again, Err(BackupError::InTheWay(_))));
+    drop(pairing::open(&store, &blobs).await.unwrap());
+    // So its database does not take the origin's blobs for its own.
+    let foreign = pairing::open(&new_store, &blobs).await;
+    assert!(matches!(foreign, Err(OpenError::Foreign { .. })));
     let (opened, files) = pairing::open(&new_store, &new_blobs).await.unwrap();
     assert!(checkup(&opened, &files, DAY, false).await.unwrap().is_whole());
     let settings =
@@ -80,12 +85,12 @@ async fn an_incomplete_or_damaged_backup_is_not_restored_unsaid() {
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let (db, files) = to("one");
-    assert_eq!(restore(&saved, &db, &files).await.unwrap().without, [digest]);
+    assert_eq!(restore(&saved, &db, &files, Target::Empty).await.unwrap().without, [digest]);
     assert!(!blob(&files, &digest).exists());
     // Without its manifest a backup is not complete.
     std::fs::remove_file(saved.join("backup.json")).unwrap();
     let (db, files) = to("two");
-    let refused = restore(&saved, &db, &files).await;
+    let refused = restore(&saved, &db, &files, Target::Empty).await;
     assert!(matches!(refused, Err(BackupError::NoBackup { .. })), "{refused:?}");
     assert!(!db.exists());
 }

@@ -16,6 +16,7 @@ mod measured;
 #[path = "../fixture/plan.rs"]
 mod plan;
 mod predicted;
+mod restoring;
 mod solves;
 mod training;
 mod world;

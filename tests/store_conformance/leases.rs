@@ -6,6 +6,7 @@ use sparsetune::domain::{DeviceId, EventKind, JobState, Stage, Timestamp, Work, 
 use sparsetune::store::{Fence, Queue, SqliteOptions, SqliteStore, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 pub async fn of_many_claims_one_wins(harness: &Sqlite) {
     // Two stores on one file stand for two processes.
@@ -220,4 +221,49 @@ pub async fn a_clock_set_back_strands_no_job(harness: &Sqlite) {
     CLOCK.store(-2 * year, Ordering::Relaxed);
     assert!(claim(&*store, "late", LEASE).await.is_none());
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Cancelled);
+}
+
+static LATER: AtomicI64 = AtomicI64::new(0);
+
+fn late_clock() -> Timestamp {
+    Timestamp(LATER.load(Ordering::Relaxed))
+}
+
+/// Who waits for the write lock judges and gives leases by the time at which it has it.
+pub async fn a_lease_that_was_given_while_another_waited_is_not_taken(harness: &Sqlite) {
+    use sqlx::{Connection, SqliteConnection};
+    let options = SqliteOptions { now: late_clock, ..SqliteOptions::default() };
+    LATER.store(1_000_000, Ordering::Relaxed);
+    let store: Arc<dyn Store> =
+        Arc::new(SqliteStore::open_with(&harness.file(), options).await.unwrap());
+    let (_, job) = queued(&*store).await;
+    let raw = sqlx::sqlite::SqliteConnectOptions::new().filename(harness.file());
+    let mut other = SqliteConnection::connect_with(&raw).await.unwrap();
+    let hold = async |connection: &mut SqliteConnection| {
+        sqlx::query("BEGIN IMMEDIATE").execute(connection).await.unwrap();
+    };
+    hold(&mut other).await;
+    // It sees a job that is queued, and then waits for the lock.
+    let waiting = store.clone();
+    let slow = tokio::spawn(async move { claim(&*waiting, "slow", LEASE).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    LATER.store(1_005_000, Ordering::Relaxed);
+    let given = "UPDATE jobs SET state = 'running', owner = 'fast', epoch = 1, lease_until = 1035000, lease_ms = 30000";
+    sqlx::query(given).execute(&mut other).await.unwrap();
+    sqlx::query("COMMIT").execute(&mut other).await.unwrap();
+    assert!(slow.await.unwrap().is_none(), "the lease of a living worker was taken");
+
+    // Nor is a renewal shorter than it says.
+    hold(&mut other).await;
+    let fence = Fence { job: job.id.clone(), owner: "fast".to_owned(), epoch: 1 };
+    let waiting = store.clone();
+    let renewed = tokio::spawn(async move { waiting.renew(&fence, LEASE).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    LATER.store(1_040_000, Ordering::Relaxed);
+    sqlx::query("COMMIT").execute(&mut other).await.unwrap();
+    renewed.await.unwrap().unwrap();
+    LATER.store(1_039_999 + LEASE, Ordering::Relaxed);
+    assert!(claim(&*store, "thief", LEASE).await.is_none());
+    LATER.store(1_040_001 + LEASE, Ordering::Relaxed);
+    assert_eq!(claim(&*store, "heir", LEASE).await.unwrap().job.id, job.id);
 }

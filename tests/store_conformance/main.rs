@@ -75,6 +75,7 @@ conform! { Sqlite:
     leases::a_lapsed_job_asked_to_stop_is_not_claimed,
     leases::a_released_job_is_queued_again,
     leases::a_clock_set_back_strands_no_job,
+    leases::a_lease_that_was_given_while_another_waited_is_not_taken,
     leases::a_job_ends_once,
     leases::a_job_that_loses_its_workers_is_given_up,
     leases::an_unreadable_job_does_not_hold_up_the_queue,

@@ -1,9 +1,11 @@
 //! A database and its blobs: which are opened together, and what a copied database file has.
 
 use sparsetune::domain::{Digest, Timestamp};
-use sparsetune::store::pairing::{self, OpenError};
-use sparsetune::store::{Blobs as _, Matrices as _, SqliteStore, Upkeep as _};
+use sparsetune::store::pairing::{self, OpenError, Opening};
+use sparsetune::store::{Blobs as _, Matrices as _, SqliteOptions, SqliteStore, Upkeep as _};
+use sqlx::{Connection, SqliteConnection};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 struct Folder {
     _kept: tempfile::TempDir,
@@ -83,6 +85,62 @@ async fn a_folder_of_an_earlier_version_is_recognised_by_what_is_named() {
     let (store, blobs) = pairing::open(&here.store, &here.blobs).await.unwrap();
     assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
     assert!(blobs.exists(&named).await.unwrap());
+}
+
+/// All that it knew was deleted before it had an id, and what is left of it nothing names.
+#[tokio::test]
+async fn an_earlier_version_that_left_blobs_which_nothing_names_is_taken_for_theirs() {
+    let here = Folder::new();
+    let named = here.filled().await;
+    std::fs::remove_file(here.blobs.join("store-id")).unwrap();
+    let store = SqliteStore::open(&here.store).await.unwrap();
+    assert!(store.delete_matrix(&named).await.unwrap());
+    store.close().await;
+    // This version made it, so the blobs would have its id if they were its own.
+    let error = here.refused().await;
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+    raw(
+        &here.store,
+        "UPDATE _sqlx_migrations SET installed_on = '2026-01-01 10:00:00' WHERE version < 9",
+    )
+    .await;
+    let (store, blobs) = pairing::open(&here.store, &here.blobs).await.unwrap();
+    assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
+}
+
+async fn connected(file: &Path) -> SqliteConnection {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+    SqliteConnection::connect_with(&options).await.unwrap()
+}
+
+async fn raw(file: &Path, statement: &'static str) {
+    let mut connection = connected(file).await;
+    sqlx::query(statement).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_is_locked_for_long_is_busy_and_one_that_is_locked_shortly_opens() {
+    let here = Folder::new();
+    here.filled().await;
+    let mut other = connected(&here.store).await;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let within = |busy_timeout| Opening {
+        store: SqliteOptions { busy_timeout, ..SqliteOptions::default() },
+        ..Opening::default()
+    };
+    let short = within(Duration::from_millis(100));
+    let error = pairing::open_with(&here.store, &here.blobs, short).await.err().unwrap();
+    assert!(matches!(error, OpenError::Busy { .. }), "{error}");
+    let told = error.to_string();
+    assert!(told.contains("is busy") && !told.contains("cannot be written"), "{told}");
+    let long = pairing::open_with(&here.store, &here.blobs, within(Duration::from_secs(30)));
+    let released = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    };
+    let (opened, ()) = tokio::join!(long, released);
+    opened.unwrap();
 }
 
 #[tokio::test]

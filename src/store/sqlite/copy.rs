@@ -22,6 +22,30 @@ impl SqliteStore {
         Ok(connection.close().await?)
     }
 
+    /// Gives the store another id, which it returns: a copy that goes on by itself is another store than its origin, and the blobs of
+    /// the one are not the other's.
+    pub async fn renew_id(&self) -> Result<String> {
+        let mut tx = self.begin().await?;
+        let id = sqlx::query_scalar(
+            "UPDATE store_id SET id = lower(hex(randomblob(16))) WHERE only = 1 RETURNING id",
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        tx.commit(None).await?;
+        Ok(id)
+    }
+
+    /// Whether the database was used by a version in which stores had no id: its first migration is at least a minute older than the
+    /// one that gave it one.
+    pub(in crate::store) async fn is_of_earlier_version(&self) -> Result<bool> {
+        Ok(sqlx::query_scalar(
+            "SELECT unixepoch(named.installed_on) - unixepoch(first.installed_on) >= 60
+             FROM _sqlx_migrations first, _sqlx_migrations named WHERE first.version = 1 AND named.version = 9",
+        )
+        .fetch_one(&self.readers)
+        .await?)
+    }
+
     /// What SQLite finds wrong with the file and with references between rows; empty if all is well. Reads everything.
     pub async fn faults(&self) -> Result<Vec<String>> {
         let integrity: Vec<String> =

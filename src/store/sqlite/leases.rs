@@ -49,19 +49,20 @@ pub(super) async fn claim(
     lease_ms: i64,
     max_attempts: u32,
 ) -> Result<Option<Claim>> {
-    let now = store.now();
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let waiting: Option<i64> = sqlx::query_scalar(WAITING)
         .bind(queue.kind().name())
         .bind(queue.device())
-        .bind(now.0)
+        .bind(store.now().0)
         .fetch_optional(&store.readers)
         .await?;
     if waiting.is_none() {
         return Ok(None);
     }
     let mut tx = store.begin().await?;
-    let mut changes = endings::cancelled(&mut tx, None, store.now()).await?;
+    // The lock may have been waited for: by an earlier time, a lease that was given meanwhile would lie in the future, and be taken.
+    let now = store.now();
+    let mut changes = endings::cancelled(&mut tx, None, now).await?;
     changes.extend(endings::given_up(&mut tx, queue, max_attempts, now).await?);
     let claim = loop {
         let row: Option<WorkRow> = sqlx::query_as(TAKE)
@@ -93,6 +94,8 @@ pub(super) async fn claim(
 }
 
 pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
+    // With the lock, so that the lease is as long as it is said to be, however long the lock was waited for.
+    let mut tx = store.begin().await?;
     let cancel_requested: Option<bool> = sqlx::query_scalar(
         "UPDATE jobs SET lease_until = ?, lease_ms = ?
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING cancel_requested",
@@ -102,8 +105,9 @@ pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> 
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
-    .fetch_optional(&store.writer)
+    .fetch_optional(&mut *tx)
     .await?;
+    tx.commit(None).await?;
     cancel_requested
         .map(|cancel_requested| Renewal { cancel_requested })
         .ok_or_else(|| StoreError::Fenced(fence.job.clone()))

@@ -12,6 +12,8 @@ use tempfile::NamedTempFile;
 pub(super) const TRASH: &str = "trash";
 /// File with the id of the store that the blobs belong to.
 const OWNER: &str = "store-id";
+/// File in a folder that a backup is being restored to. What is there came from a restoration that did not end.
+const FILLING: &str = "restoring";
 
 impl LocalBlobs {
     /// The id of the store that the blobs belong to; `None` if the folder does not say. Blocks.
@@ -29,7 +31,21 @@ impl LocalBlobs {
         writeln!(staged, "{id}")?;
         staged.as_file().sync_all()?;
         staged.persist(self.root.join(OWNER)).map_err(|failed| failed.error)?;
+        match std::fs::remove_file(self.root.join(FILLING)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => File::open(&*self.root)?.sync_all(),
+        }
+    }
+
+    /// Says that the folder, which is empty, is being filled, until it is given to a store. Blocks.
+    pub fn begin_to_fill(&self) -> io::Result<()> {
+        File::create(self.root.join(FILLING))?.sync_all()?;
         File::open(&*self.root)?.sync_all()
+    }
+
+    /// Whether the folder was being filled and has not been given to a store. Blocks.
+    pub fn is_being_filled(&self) -> io::Result<bool> {
+        self.root.join(FILLING).try_exists()
     }
 
     /// Every blob, in no particular order. Blocks.
