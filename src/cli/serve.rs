@@ -242,10 +242,7 @@ fn settings(config: &Config) -> ServiceSettings {
                 0 => reading_bytes(),
                 bytes => bytes,
             }),
-            disk: Pool::disk(match config.data.max_temporary_bytes {
-                0 => disk::free(&config.data.uploads()).map_or(u64::MAX, |free| free / 2),
-                bytes => bytes,
-            }),
+            disk: temporary(config),
             max_ratio: config.server.max_ratio,
             spool: Some(config.data.uploads()),
             ..read::Limits::default()
@@ -288,6 +285,18 @@ fn settings(config: &Config) -> ServiceSettings {
         device_locks: config.devices.locks().map(Path::to_owned),
         learning: learning(config),
         ..ServiceSettings::default()
+    }
+}
+
+/// Disk for temporary files: what is configured, or half of what is free at present and of what they have taken of it.
+fn temporary(config: &Config) -> Pool {
+    let folder = config.data.uploads();
+    let free = move || disk::free(&folder).unwrap_or(u64::MAX);
+    match config.data.max_temporary_bytes {
+        0 => {
+            Pool::disk_at_present(u64::MAX, Box::new(move |taken| free().saturating_add(taken) / 2))
+        }
+        most => Pool::disk_at_present(most, Box::new(move |taken| free().saturating_add(taken))),
     }
 }
 

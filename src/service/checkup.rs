@@ -125,7 +125,8 @@ async fn mend(
     found.damaged.clear();
     let mut kept = Vec::new();
     for digest in std::mem::take(&mut found.matrices_without_file) {
-        // Somebody may have uploaded it again.
+        // A server may take it in at this time.
+        let _alone = store.publishing().await?;
         if blobs.exists(&digest).await? {
             continue;
         }

@@ -112,8 +112,11 @@ impl From<ReadError> for ServiceError {
     fn from(error: ReadError) -> Self {
         let message = error.to_string();
         if let Some(shortage) = error.shortage {
-            let in_use = error.kind == ReadErrorKind::Busy;
-            let lack = if in_use { Lack::InUse } else { Lack::Never };
+            let lack = match error.kind {
+                ReadErrorKind::Busy => Lack::InUse,
+                ReadErrorKind::StorageFull => Lack::Full,
+                _ => Lack::Never,
+            };
             return Self::Shortage { message, shortage, lack };
         }
         match error.kind {

@@ -132,7 +132,7 @@ impl Service {
     /// Writes the file first and the row after it, so that a row always has its file. The lock keeps a deletion from
     /// interfering; rename and insertion are short, so one lock serves all matrices.
     async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
-        let _alone = self.inner.publishing.lock().await;
+        let _alone = self.publishing().await?;
         let missing = !self.inner.blobs.exists(&matrix.digest).await?;
         self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
         if self.inner.store.insert_matrix(&matrix).await? {

@@ -2,8 +2,9 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
-use crate::store::{BlobError, LocalFile, MatrixQuery, Page, PageRequest};
+use crate::store::{BlobError, Guard, LocalFile, MatrixQuery, Page, PageRequest};
 use std::collections::HashMap;
+use tokio::sync::MutexGuard;
 
 impl Service {
     pub async fn matrix(&self, digest: &Digest) -> Result<Matrix> {
@@ -20,9 +21,16 @@ impl Service {
         Ok(self.inner.store.matrix_names(digests).await?)
     }
 
+    /// Held while a matrix's file and row are created or deleted together. Tasks of this process wait in order, and only one of them
+    /// for other processes.
+    pub(super) async fn publishing(&self) -> Result<(MutexGuard<'_, ()>, Guard)> {
+        let here = self.inner.publishing.lock().await;
+        Ok((here, self.inner.store.publishing().await?))
+    }
+
     /// Deletes facts and entries; plans are kept. Refused while a job needs the matrix.
     pub async fn delete_matrix(&self, digest: &Digest) -> Result<()> {
-        let _alone = self.inner.publishing.lock().await;
+        let _alone = self.publishing().await?;
         if !self.inner.store.delete_matrix(digest).await? {
             return Err(ServiceError::not_found("matrix", digest));
         }

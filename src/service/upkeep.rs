@@ -78,7 +78,7 @@ impl Service {
         let files = tokio::task::spawn_blocking(uploads).await?
             + self.inner.blobs.sweep_staged(keep.temp_files).await?;
         let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
-        let trash = self.inner.blobs.empty_trash(keep.blobs).await?;
+        let trash = self.empty_trash(keep.blobs).await?;
         let removed = Removed { rows, files, blobs, trash };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
@@ -102,5 +102,21 @@ impl Service {
         }
         let unnamed: Vec<_> = old.into_iter().filter(|digest| !named.contains(digest)).collect();
         Ok(self.inner.blobs.discard_old(unnamed, age).await?)
+    }
+
+    /// Deletes what has been in the trash for this long, but for what the database names, which comes back: a database of an earlier
+    /// time may have been put back. The trash is listed before the names are read, so that what is named in between is kept.
+    async fn empty_trash(&self, age: Duration) -> Result<u64> {
+        let mut trash = self.inner.blobs.in_trash().await?;
+        if trash.is_empty() {
+            return Ok(0);
+        }
+        let named = self.inner.store.named_blobs().await?;
+        // As above.
+        if named.is_empty() {
+            return Ok(0);
+        }
+        trash.retain(|digest| named.contains(digest));
+        Ok(self.inner.blobs.empty_trash(trash, age).await?)
     }
 }

@@ -52,8 +52,11 @@ pub trait Blobs: Send + Sync {
     /// Moves those of the given blobs that are still older than `age` to the trash, and returns their number. A blob that cannot be
     /// moved is logged and kept. One that is asked for or put again comes back.
     async fn discard_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64>;
-    /// Deletes what has been in the trash for `age`, and returns its number.
-    async fn empty_trash(&self, age: Duration) -> Result<u64>;
+    /// What is in the trash.
+    async fn in_trash(&self) -> Result<Vec<Digest>>;
+    /// Brings those that are named back from the trash, as for a database of an earlier time that was put back; then deletes what
+    /// has been there for `age`, and returns its number.
+    async fn empty_trash(&self, named: Vec<Digest>, age: Duration) -> Result<u64>;
 }
 
 /// A blob as a readable file. Keep this value as long as its path is in use: the local copy of a remote blob may be removed

@@ -164,8 +164,21 @@ pub(crate) fn is_full(error: &std::io::Error) -> bool {
 
 pub type Result<T> = std::result::Result<T, StoreError>;
 
+/// Held while something is done that no two processes may do at a time; the next may once this is dropped.
+#[must_use]
+pub struct Guard(#[expect(dead_code, reason = "held, not read")] Box<dyn Send + Sync>);
+
+impl Guard {
+    pub fn of(held: impl Send + Sync + 'static) -> Self {
+        Self(Box::new(held))
+    }
+}
+
 #[async_trait]
 pub trait Matrices: Send + Sync {
+    /// Held while a matrix's file and row are created or deleted together: by one task of all processes that use the store. `Busy`
+    /// if others hold it for long.
+    async fn publishing(&self) -> Result<Guard>;
     /// Stores the facts. Returns false, and changes nothing, if the digest was already known.
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;

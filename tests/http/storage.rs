@@ -5,11 +5,13 @@ use reqwest::{Client, Response};
 use serde_json::Value;
 use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use sparsetune::service::{Service, ServiceSettings};
+use sparsetune::sparse::read::Pool;
 use sparsetune::store::{LocalBlobs, SqliteOptions, SqliteStore};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -22,10 +24,16 @@ struct Served {
 impl Served {
     /// A server with one device on a store in this folder.
     async fn on(folder: &Path, options: SqliteOptions) -> Self {
+        Self::with_disk(folder, options, Pool::disk(u64::MAX)).await
+    }
+
+    /// [`Self::on`], with so much disk for temporary files.
+    async fn with_disk(folder: &Path, options: SqliteOptions, disk: Pool) -> Self {
         let store = SqliteStore::open_with(&folder.join("store"), options).await.unwrap();
         let blobs = LocalBlobs::open(&folder.join("blobs")).unwrap();
-        let settings =
+        let mut settings =
             ServiceSettings { temp_dir: folder.to_owned(), ..ServiceSettings::default() };
+        settings.limits.disk = disk;
         let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
         service.register(fixture().device).await.unwrap();
         let minute = Duration::from_secs(60);
@@ -124,4 +132,18 @@ async fn a_full_database_is_said_to_be_and_takes_more_once_there_is_room() {
         assert_eq!(served.client.delete(url).send().await.unwrap().status(), 204);
     }
     assert_eq!(served.upload(5 + kept.len()).await.status(), 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_without_room_for_an_upload_is_full_for_now() {
+    static FREE: AtomicU64 = AtomicU64::new(100);
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Pool::disk_at_present(u64::MAX, Box::new(|_| FREE.load(Ordering::Relaxed)));
+    let served = Served::with_disk(folder.path(), SqliteOptions::default(), disk).await;
+    let refused = served.upload(50).await;
+    assert_eq!(refused.headers()["retry-after"], "60");
+    let told = problem(refused, 503, "storage-full").await;
+    assert_eq!(told["limit"], 100, "{told}");
+    FREE.store(1 << 20, Ordering::Relaxed);
+    assert_eq!(served.upload(50).await.status(), 201);
 }

@@ -136,3 +136,23 @@ async fn a_check_finds_what_is_wrong_and_mends_what_it_can() {
     world.service.spy_png(&gone, 32).await.unwrap();
     world.service.spy_png(&sound, 32).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_forgets_no_matrix_that_a_server_takes_in_meanwhile() {
+    let world = World::new().await;
+    let digest = world.upload(&tridiagonal(7)).await.matrix.digest;
+    let (file, folder) = place(&world);
+    let (lost, away) = (blob(&folder, &digest), folder.join("away"));
+    std::fs::rename(&lost, &away).unwrap();
+    let (store, blobs) = pairing::open(&file, &folder).await.unwrap();
+    // A server is just about to give the matrix its file again, and to find that it has a row.
+    let taking_in = world.service.store().publishing().await.unwrap();
+    let repair = tokio::spawn(async move { checkup(&store, &blobs, DAY, true).await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    std::fs::rename(&away, &lost).unwrap();
+    drop(taking_in);
+    let found = repair.await.unwrap();
+    assert!(found.repaired.is_empty() && found.is_whole(), "{found:?}");
+    world.service.matrix(&digest).await.unwrap();
+    world.service.spy_png(&digest, 32).await.unwrap();
+}

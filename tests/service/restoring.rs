@@ -132,3 +132,34 @@ async fn a_lost_database_is_put_back_beside_its_blobs() {
     let refused = restore(&saved, &other, &beside, Target::ItsBlobs).await;
     assert!(matches!(refused, Err(BackupError::OfAnother { .. })));
 }
+
+/// The database of a backup, put back over a newer one, names what upkeep has since moved to the trash.
+#[tokio::test]
+async fn what_a_database_names_that_was_put_back_leaves_the_trash() {
+    let (world, digest, _folder, saved) = saved().await;
+    let (store, blobs) = (world.store_file(), world.folder.path().join("blobs"));
+    world.upload(&tridiagonal(10)).await;
+    let name = digest.to_string();
+    let (file, trash) = (blobs.join(&name[..2]).join(&name), blobs.join("trash").join(&name));
+    let age = |file: &Path| {
+        let file = std::fs::File::open(file).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * DAY).unwrap();
+    };
+    // Deleted, but for its file.
+    assert!(world.service.store().delete_matrix(&digest).await.unwrap());
+    age(&file);
+    assert_eq!(world.service.remove_old().await.unwrap().blobs, 1);
+    age(&trash);
+    world.service.close().await;
+    std::fs::copy(saved.join("sparsetune.db"), &store).unwrap();
+    let later = world.elsewhere("later").await;
+    assert_eq!(later.remove_old().await.unwrap().trash, 0);
+    assert!(file.exists() && !trash.exists(), "the database names it");
+    // A database that names nothing is more likely the wrong one than one that lost all names.
+    let matrix = later.store().matrix(&digest).await.unwrap().unwrap();
+    age(&file);
+    std::fs::rename(&file, &trash).unwrap();
+    assert!(later.store().delete_matrix(&matrix.digest).await.unwrap());
+    assert_eq!(later.remove_old().await.unwrap().trash, 0);
+    assert!(trash.exists());
+}

@@ -89,6 +89,7 @@ conform! { Sqlite:
     records::trials_are_counted_and_read_in_part,
     records::of_many_pruned_an_even_sample_is_read,
     records::events_of_a_later_version_are_skipped,
+    records::one_publishes_at_a_time,
     lists::the_quarantine_is_read_in_pages,
     lists::matrices_are_found_by_part_of_their_name,
     lists::pages_stay_put_under_inserts,

@@ -7,6 +7,7 @@ use sparsetune::domain::{
     TrialState, Work,
 };
 use sparsetune::store::{PageRequest, StoreError};
+use std::time::Duration;
 
 pub async fn a_resumed_job_finds_its_trials(harness: &Sqlite) {
     let store = harness.open().await;
@@ -281,4 +282,21 @@ pub async fn events_of_a_later_version_are_skipped(harness: &Sqlite) {
     harness.spoil("UPDATE events SET body = '{\"event\":\"log\",\"data\":1}' WHERE seq = 5").await;
     assert!(matches!(store.events(&job.id, 0, 9).await, Err(StoreError::Corrupt { .. })));
     assert!(matches!(store.story(&job.id).await, Err(StoreError::Corrupt { .. })));
+}
+
+/// Two stores stand for two processes.
+pub async fn one_publishes_at_a_time(harness: &Sqlite) {
+    let stores = [harness.open().await, harness.open().await];
+    let held = stores[0].publishing().await.unwrap();
+    let next = {
+        let other = stores[1].clone();
+        tokio::spawn(async move { other.publishing().await.unwrap() })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!next.is_finished());
+    // Nothing else waits for it.
+    queued(&*stores[1]).await;
+    drop(held);
+    drop(next.await.unwrap());
+    drop(stores[0].publishing().await.unwrap());
 }

@@ -20,7 +20,7 @@ mod triplets;
 
 pub use error::{ReadError, ReadErrorKind};
 pub use limits::Limits;
-pub use pool::{Held, Pool, Shortage};
+pub use pool::{Held, Pool, Present, Shortage};
 pub use source::{Coding, decode, decode_path};
 
 use super::Csr;

@@ -2,34 +2,53 @@
 //! been lost.
 
 use super::{ReadError, ReadErrorKind};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const DISK: &str = "disk for temporary files";
 
 /// Bytes for all that is read at the same time in a process; clones share them.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
     /// Of what the bytes are, for messages.
     of: &'static str,
     limit: u64,
     taken: AtomicU64,
+    /// Bytes that there are at present, by the number of those that are taken.
+    present: Option<Present>,
+}
+
+/// How much there is at present, those that are taken included, by the number of bytes that are taken. Called often.
+pub type Present = Box<dyn Fn(u64) -> u64 + Send + Sync>;
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { of, limit, taken, .. } = self;
+        write!(f, "{} of {limit} bytes of {of}", taken.load(Relaxed))
+    }
 }
 
 impl Pool {
     /// `limit` bytes of memory.
     pub fn memory(limit: u64) -> Self {
-        Self::of("memory", limit)
+        Self::of("memory", limit, None)
     }
 
     /// `limit` bytes of disk, for temporary files.
     pub fn disk(limit: u64) -> Self {
-        Self::of("disk for temporary files", limit)
+        Self::of(DISK, limit, None)
     }
 
-    fn of(of: &'static str, limit: u64) -> Self {
-        Self(Arc::new(Shared { of, limit, taken: AtomicU64::new(0) }))
+    /// `limit` bytes of disk at most, and no more than there are at present, which others change.
+    pub fn disk_at_present(limit: u64, present: Present) -> Self {
+        Self::of(DISK, limit, Some(present))
+    }
+
+    fn of(of: &'static str, limit: u64, present: Option<Present>) -> Self {
+        Self(Arc::new(Shared { of, limit, taken: AtomicU64::new(0), present }))
     }
 
     /// All of it, in bytes.
@@ -47,8 +66,14 @@ impl Pool {
         Held { pool: self.clone(), limit, bytes: AtomicU64::new(0) }
     }
 
-    fn take(&self, bytes: u64) -> bool {
-        let more = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.0.limit);
+    /// What there is at present, of what may be taken.
+    fn present(&self) -> u64 {
+        let present = self.0.present.as_ref().map_or(u64::MAX, |present| present(self.taken()));
+        present.min(self.limit())
+    }
+
+    fn take(&self, bytes: u64, all: u64) -> bool {
+        let more = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= all);
         self.0.taken.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
@@ -96,8 +121,8 @@ impl Held {
     pub fn charge(&self, count: u64, width: u64, place: &'static str) -> Result<(), ReadError> {
         let bytes = count.saturating_mul(width);
         let need = self.bytes().saturating_add(bytes);
-        let (all, of) = (self.pool.limit(), self.pool.0.of);
-        let limit = self.limit.min(all);
+        let of = self.pool.0.of;
+        let limit = self.limit.min(self.pool.limit());
         if need > limit {
             let shortage = Shortage { need, limit, place };
             return Err(ReadError {
@@ -108,7 +133,17 @@ impl Held {
                 ))
             });
         }
-        if !self.pool.take(bytes) {
+        let all = self.pool.present();
+        if need > all {
+            let message = format!(
+                "reading the upload would need at least {need} bytes of {of} (for {place}), and there are {all} at present"
+            );
+            return Err(ReadError {
+                shortage: Some(Shortage { need, limit: all, place }),
+                ..ReadError::new(ReadErrorKind::StorageFull, message)
+            });
+        }
+        if !self.pool.take(bytes, all) {
             let shortage = Shortage { need, limit: all, place };
             let message = format!(
                 "reading the upload would need at least {need} bytes of {of} (for {place}); of the {all} that may be used at \
@@ -162,5 +197,25 @@ mod tests {
         assert_eq!(memory.taken(), 50);
         drop(second);
         assert_eq!(memory.taken(), 0);
+    }
+
+    #[test]
+    fn what_is_free_at_present_limits_temporary_files() {
+        static FREE: AtomicU64 = AtomicU64::new(100);
+        // What was taken is no longer free, and a half stays free.
+        let present = |taken: u64| (FREE.load(Relaxed) + taken) / 2;
+        let disk = Pool::disk_at_present(1000, Box::new(present));
+        let first = disk.open(u64::MAX);
+        first.charge(40, 1, "a").unwrap();
+        FREE.store(60, Relaxed);
+        let error = first.charge(20, 1, "a").unwrap_err();
+        let shortage = Shortage { need: 60, limit: 50, place: "a" };
+        assert_eq!((error.kind, error.shortage), (ReadErrorKind::StorageFull, Some(shortage)));
+        assert_eq!(disk.open(u64::MAX).charge(20, 1, "b").unwrap_err().kind, ReadErrorKind::Busy);
+        // Room was made since the start.
+        FREE.store(400, Relaxed);
+        first.charge(100, 1, "a").unwrap();
+        let error = first.charge(1000, 1, "a").unwrap_err();
+        assert_eq!(error.kind, ReadErrorKind::TooLarge, "more than ever");
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::domain::Digest;
 use std::collections::HashMap;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// The digest that a blob with these contents is named by; `None` if they are of no blob, as those of a damaged matrix. Blocks.
 pub type NameOf = fn(&Path) -> io::Result<Option<Digest>>;
@@ -15,6 +17,43 @@ pub type NameOf = fn(&Path) -> io::Result<Option<Digest>>;
 struct Seen {
     bytes: u64,
     inode: u64,
+}
+
+/// What a comparison found.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    Sound,
+    Damaged(Read),
+}
+
+/// The file that was read. It stays open, so that no other file can have the number of its inode meanwhile.
+#[derive(Debug)]
+pub(super) struct Read {
+    file: File,
+    modified: SystemTime,
+}
+
+impl Read {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let modified = file.metadata()?.modified()?;
+        Ok(Self { file, modified })
+    }
+
+    /// Whether this is the file at the path, and nobody has written to it since it was read. Another process may have replaced it.
+    pub(super) fn is_still_at(&self, path: &Path) -> io::Result<bool> {
+        let now = match std::fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            facts => facts?,
+        };
+        Ok(Seen::of(&self.file.metadata()?) == Seen::of(&now) && now.modified()? == self.modified)
+    }
+}
+
+impl Seen {
+    fn of(facts: &Metadata) -> Self {
+        Self { bytes: facts.len(), inode: facts.ino() }
+    }
 }
 
 /// The blobs that this process has compared. Damage after that is seen by the next process.
@@ -29,38 +68,31 @@ pub(super) struct Checking {
 
 impl Checking {
     /// Whether the file has the contents that the digest names. Blocks.
-    pub(super) fn is_sound(&self, digest: &Digest, file: &Path) -> io::Result<bool> {
-        let Some(name_of) = self.name_of.get() else { return Ok(true) };
-        if self.is_known(digest, file)? {
-            return Ok(true);
+    pub(super) fn verdict(&self, digest: &Digest, path: &Path) -> io::Result<Verdict> {
+        let Some(name_of) = self.name_of.get() else { return Ok(Verdict::Sound) };
+        if self.is_known(digest, path)? {
+            return Ok(Verdict::Sound);
         }
         let _alone = self.comparing.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have compared it, or set it aside, in the meantime.
-        if self.is_known(digest, file)? {
-            return Ok(true);
+        if self.is_known(digest, path)? {
+            return Ok(Verdict::Sound);
         }
-        let (started, seen) = (Instant::now(), seen(file)?);
-        let sound = name_of(file)? == Some(*digest);
-        if sound {
-            let seconds = started.elapsed().as_secs_f64();
-            tracing::debug!(%digest, bytes = seen.bytes, seconds, "blob compared with its digest");
-            self.sound.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest, seen);
-        } else {
-            tracing::error!(%digest, bytes = seen.bytes, "a stored blob is damaged: it is set aside");
-            metrics::counter!("sparsetune_damaged_blobs_total").increment(1);
+        let started = Instant::now();
+        let read = Read::open(path)?;
+        let seen = Seen::of(&read.file.metadata()?);
+        if name_of(path)? != Some(*digest) {
+            return Ok(Verdict::Damaged(read));
         }
-        Ok(sound)
+        let seconds = started.elapsed().as_secs_f64();
+        tracing::debug!(%digest, bytes = seen.bytes, seconds, "blob compared with its digest");
+        self.sound.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest, seen);
+        Ok(Verdict::Sound)
     }
 
-    fn is_known(&self, digest: &Digest, file: &Path) -> io::Result<bool> {
-        let now = seen(file)?;
+    fn is_known(&self, digest: &Digest, path: &Path) -> io::Result<bool> {
+        let now = Seen::of(&std::fs::metadata(path)?);
         let sound = self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(sound.get(digest) == Some(&now))
     }
-}
-
-fn seen(file: &Path) -> io::Result<Seen> {
-    use std::os::unix::fs::MetadataExt;
-    let facts = std::fs::metadata(file)?;
-    Ok(Seen { bytes: facts.len(), inode: facts.ino() })
 }

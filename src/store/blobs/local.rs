@@ -6,7 +6,7 @@
 
 mod keeping;
 
-use super::checking::Checking;
+use super::checking::{Checking, Verdict};
 use super::{BlobError, Blobs, LocalFile, NameOf, Result, digest_of};
 use crate::domain::Digest;
 use async_trait::async_trait;
@@ -25,6 +25,8 @@ use tokio_util::io::ReaderStream;
 const STAGING: &str = "staging";
 /// Follows the name of a damaged blob that was set aside.
 const DAMAGED: &str = ".damaged";
+/// How often a blob is read again that another process has replaced while it was read.
+const ATTEMPTS: usize = 4;
 /// Number of bytes read at once when a blob is streamed.
 const CHUNK: usize = 1 << 16;
 
@@ -100,16 +102,20 @@ impl LocalBlobs {
             ErrorKind::NotFound => BlobError::NotFound(*digest),
             _ => error.into(),
         };
-        if !path.try_exists()? && !self.recover(digest)? {
-            return Err(BlobError::NotFound(*digest));
+        for _ in 0..ATTEMPTS {
+            if !path.try_exists()? && !self.recover(digest)? {
+                return Err(BlobError::NotFound(*digest));
+            }
+            match self.checking.verdict(digest, &path).map_err(lost)? {
+                Verdict::Sound => return Ok(path),
+                Verdict::Damaged(read) if self.put_aside(digest, &read)? => {
+                    return Err(BlobError::Damaged(*digest));
+                }
+                // Another process has set it aside, and an upload may have healed it since.
+                Verdict::Damaged(_) => {}
+            }
         }
-        if self.checking.is_sound(digest, &path).map_err(lost)? {
-            return Ok(path);
-        }
-        let mut aside = path.clone().into_os_string();
-        aside.push(DAMAGED);
-        std::fs::rename(path, aside).map_err(lost)?;
-        Err(BlobError::Damaged(*digest))
+        Err(io::Error::other(format!("blob {digest} is replaced all the time")).into())
     }
 
     /// Whether the blob exists and is sound.
@@ -230,8 +236,12 @@ impl Blobs for LocalBlobs {
         self.blocking(move |blobs| blobs.discard(&digests, age)).await
     }
 
-    async fn empty_trash(&self, age: Duration) -> Result<u64> {
-        self.blocking(move |blobs: &Self| io::Result::Ok(blobs.empty(age))).await
+    async fn in_trash(&self) -> Result<Vec<Digest>> {
+        self.blocking(|blobs| blobs.trash()).await
+    }
+
+    async fn empty_trash(&self, named: Vec<Digest>, age: Duration) -> Result<u64> {
+        self.blocking(move |blobs| blobs.empty(&named, age)).await
     }
 }
 
@@ -336,6 +346,50 @@ mod tests {
         drop(blobs.stage().await.unwrap());
         drop(blobs.stage_folder().await.unwrap());
         assert_eq!(staged(&blobs), 0);
+    }
+
+    /// Reads a damaged file; before it has an answer, another process sets the file aside and an upload heals it.
+    fn healed_meanwhile(path: &Path) -> io::Result<Option<Digest>> {
+        let read = std::fs::read(path)?;
+        if read == b"damaged" {
+            std::fs::rename(path, path.with_extension("damaged"))?;
+            std::fs::write(path, "matrix!")?;
+        }
+        Ok(Some(Digest::of(&read)))
+    }
+
+    #[tokio::test]
+    async fn what_was_healed_meanwhile_is_not_set_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = LocalBlobs::open(folder.path()).unwrap();
+        let digest = blobs.put(Bytes::from_static(b"matrix!")).await.unwrap();
+        std::fs::write(blobs.path(&digest), "damaged").unwrap();
+        blobs.check_with(healed_meanwhile);
+        assert_eq!(blobs.get(&digest).await.unwrap(), "matrix!");
+        assert_eq!(std::fs::read(blobs.path(&digest)).unwrap(), b"matrix!");
+    }
+
+    #[tokio::test]
+    async fn the_newest_damaged_files_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = LocalBlobs::open(folder.path()).unwrap();
+        blobs.check_with(|path| Ok(Some(digest_of(path)?)));
+        let many = keeping::MOST_DAMAGED + 3;
+        let mut all = Vec::new();
+        for i in 0..many {
+            let digest = blobs.put(Bytes::from(format!("blob {i}"))).await.unwrap();
+            let at = SystemTime::now() - Duration::from_secs((many - i) as u64);
+            std::fs::write(blobs.path(&digest), "damaged").unwrap();
+            File::open(blobs.path(&digest)).unwrap().set_modified(at).unwrap();
+            all.push(digest);
+        }
+        for digest in &all {
+            assert!(matches!(blobs.get(digest).await, Err(BlobError::Damaged(_))));
+        }
+        let aside = blobs.set_aside().unwrap();
+        assert_eq!(aside.len(), keeping::MOST_DAMAGED);
+        let oldest = blobs.path(&all[0]).with_extension("damaged");
+        assert!(!aside.contains(&oldest), "the oldest go first");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Matrices: facts by digest, newest first.
 
 use super::codec::{self, Stored, decode, encode};
-use super::{SqliteStore, upkeep};
+use super::file_lock::{FileLock, Serial};
+use super::{PUBLISHING_PATIENCE, SqliteStore, upkeep};
 use crate::domain::{Digest, Matrix};
-use crate::store::{Matrices, MatrixQuery, Page, PageRequest, Result, StoreError};
+use crate::store::{Guard, Matrices, MatrixQuery, Page, PageRequest, Result, StoreError};
 use async_trait::async_trait;
 use std::collections::HashMap;
 
@@ -58,6 +59,11 @@ pub(super) fn facts(digest: &[u8], version: i64, text: &str) -> Result<Matrix> {
 
 #[async_trait]
 impl Matrices for SqliteStore {
+    async fn publishing(&self) -> Result<Guard> {
+        let held = FileLock::wait(&self.file, Serial::Publishing, PUBLISHING_PATIENCE).await?;
+        Ok(Guard::of(held))
+    }
+
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
         let facts = encode(matrix)?;
         let mut tx = self.begin().await?;

@@ -7,11 +7,11 @@ mod devices;
 mod endings;
 mod events;
 mod figures;
+mod file_lock;
 mod jobs;
 mod learning;
 mod leases;
 mod matrices;
-mod migration_lock;
 mod models;
 mod plans;
 mod quality;
@@ -23,7 +23,7 @@ mod upkeep;
 
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full};
 use crate::domain::Timestamp;
-use migration_lock::MigrationLock;
+use file_lock::{FileLock, Serial};
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
@@ -38,7 +38,9 @@ use std::time::Duration;
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// Maximum time to wait for other processes that open the same file: a migration may have to read all of a large store.
-const MIGRATION_LOCK_PATIENCE: Duration = Duration::from_secs(600);
+const OPENING_PATIENCE: Duration = Duration::from_secs(600);
+/// Maximum time to wait for others that store or delete a matrix; each takes a few milliseconds.
+const PUBLISHING_PATIENCE: Duration = Duration::from_secs(20);
 /// Number of read-only connections. Each owns a thread.
 const READERS: u32 = 8;
 
@@ -67,6 +69,7 @@ pub struct SqliteStore {
     readers: SqlitePool,
     listeners: Listeners,
     now: fn() -> Timestamp,
+    file: Arc<Path>,
 }
 
 impl SqliteStore {
@@ -94,7 +97,7 @@ impl SqliteStore {
             .foreign_keys(true)
             .pragma("temp_store", "memory")
             .optimize_on_close(true, None);
-        let lock = MigrationLock::wait(path, MIGRATION_LOCK_PATIENCE).await?;
+        let lock = FileLock::wait(path, Serial::Opening, OPENING_PATIENCE).await?;
         let mut writing = options.clone().create_if_missing(true);
         if let Some(pages) = limits.max_pages {
             writing = writing.pragma("max_page_count", pages.to_string());
@@ -118,7 +121,8 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.read_only(true))
             .await?;
-        Ok(Self { writer, readers, listeners: Listeners::default(), now: limits.now })
+        let (listeners, file) = (Listeners::default(), path.into());
+        Ok(Self { writer, readers, listeners, now: limits.now, file })
     }
 
     /// Takes the write lock immediately: a transaction that begins with a read could fail at its first write.

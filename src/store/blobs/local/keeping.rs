@@ -1,5 +1,6 @@
 //! Whose blobs a folder has, and the trash: what upkeep removes stays there for a while, and comes back when it is asked for.
 
+use super::super::checking::Read;
 use super::{DAMAGED, LocalBlobs, STAGING, passed, sweep};
 use crate::domain::Digest;
 use std::fs::File;
@@ -8,6 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 
+/// Most damaged files that are kept.
+pub(super) const MOST_DAMAGED: usize = 32;
 /// Folder of blobs that nothing named, until they are deleted.
 pub(super) const TRASH: &str = "trash";
 /// File with the id of the store that the blobs belong to.
@@ -64,6 +67,47 @@ impl LocalBlobs {
             found.extend(of_a_blob.then_some(path));
         })?;
         Ok(found)
+    }
+
+    /// Sets a file aside that was read and found damaged. False if it is not there any more: another process has replaced it.
+    pub(super) fn put_aside(&self, digest: &Digest, read: &Read) -> io::Result<bool> {
+        let path = self.path(digest);
+        if !read.is_still_at(&path)? {
+            return Ok(false);
+        }
+        let mut aside = path.clone().into_os_string();
+        aside.push(DAMAGED);
+        let aside = PathBuf::from(aside);
+        match std::fs::rename(&path, &aside) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            moved => moved?,
+        }
+        if !read.is_still_at(&aside)? {
+            // It was replaced between the two: what was moved may be sound, and goes back unless there is another already.
+            match std::fs::hard_link(&aside, &path) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => std::fs::remove_file(&aside)?,
+            }
+            return Ok(false);
+        }
+        tracing::error!(%digest, "a stored blob is damaged: it is set aside");
+        metrics::counter!("sparsetune_damaged_blobs_total").increment(1);
+        self.bound_set_aside()?;
+        Ok(true)
+    }
+
+    /// Damaged files are kept for who looks into the cause, but not without end.
+    fn bound_set_aside(&self) -> io::Result<()> {
+        let mut files = self.set_aside()?;
+        let excess = files.len().saturating_sub(MOST_DAMAGED);
+        files.sort_by_cached_key(|file| std::fs::metadata(file).and_then(|it| it.modified()).ok());
+        for file in &files[..excess] {
+            match std::fs::remove_file(file) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => tracing::info!(file = %file.display(), "an old damaged file was deleted"),
+            }
+        }
+        Ok(())
     }
 
     fn each_file(&self, mut with: impl FnMut(&str, PathBuf)) -> io::Result<()> {
@@ -125,8 +169,8 @@ impl LocalBlobs {
             std::fs::create_dir_all(folder)?;
         }
         match std::fs::rename(from, &to) {
-            // Another thread was faster.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+            // Another thread was faster: it brought it back, or deleted it.
+            Err(error) if error.kind() == ErrorKind::NotFound => return to.try_exists(),
             moved => moved?,
         }
         File::open(to)?.set_modified(SystemTime::now())?;
@@ -147,8 +191,24 @@ impl LocalBlobs {
         Ok(removed)
     }
 
-    pub(super) fn empty(&self, age: Duration) -> u64 {
+    /// What is in the trash.
+    pub(super) fn trash(&self) -> io::Result<Vec<Digest>> {
+        let entries = match std::fs::read_dir(self.root.join(TRASH)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<Digest>().ok()));
+        }
+        Ok(found)
+    }
+
+    pub(super) fn empty(&self, named: &[Digest], age: Duration) -> io::Result<u64> {
+        for digest in named {
+            self.recover(digest)?;
+        }
         let trash = self.root.join(TRASH);
-        if trash.is_dir() { sweep(&trash, "", age) } else { 0 }
+        Ok(if trash.is_dir() { sweep(&trash, "", age) } else { 0 })
     }
 }

@@ -1,4 +1,4 @@
-//! An advisory lock that serialises opening and migrating a database between all threads and processes.
+//! Advisory locks on files beside a database, for what only one of all threads and processes may do at a time.
 
 use crate::store::{Result, StoreError};
 use std::ffi::OsString;
@@ -13,20 +13,41 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum number of symbolic links followed from a database's name to its file; the same limit as in Linux.
 const LINKS: usize = 40;
 
+/// What a lock serialises. The lock file is not removed: otherwise one process could lock the old file and another a new one, and both
+/// would hold the lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Serial {
+    /// Opening and migrating. SQLite's own locks are not enough: sqlx determines the pending migrations before it locks anything,
+    /// and switching a new file to WAL mode fails immediately if another process is doing so.
+    Opening,
+    /// Creating or deleting a matrix's file and row together.
+    Publishing,
+}
+
+impl Serial {
+    /// The end of the file's name, and words for who waits.
+    const fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Opening => (".lock", "opening the store", "is migrating the schema"),
+            Self::Publishing => {
+                (".publishing", "storing or deleting a matrix", "is storing or deleting a matrix")
+            }
+        }
+    }
+}
+
 /// The lock, released when it is dropped or its process ends in any way. Empty if the file system has no locks.
 #[derive(Debug)]
-pub(super) struct MigrationLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
+pub(super) struct FileLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
-impl MigrationLock {
-    /// Waits for the lock on a file beside the database. SQLite's own locks are not enough: sqlx determines the pending
-    /// migrations before it locks anything, and switching a new file to WAL mode fails immediately if another process is
-    /// doing so. The lock file is not removed: otherwise one process could lock the old file and another a new one, and both
-    /// would hold the lock.
+impl FileLock {
+    /// Waits for the lock.
     ///
     /// # Errors
     /// If the file cannot be created or locked, or the lock was not obtained within `patience`.
-    pub(super) async fn wait(database: &Path, patience: Duration) -> Result<Self> {
-        let path = beside(&real(database));
+    pub(super) async fn wait(database: &Path, of: Serial, patience: Duration) -> Result<Self> {
+        let (end_of_name, doing, holder) = of.words();
+        let path = beside(&real(database), end_of_name);
         let file = open(&path).map_err(|error| unfit(&path, &error))?;
         let end = Instant::now() + patience;
         let mut waits = false;
@@ -35,23 +56,23 @@ impl MigrationLock {
                 Ok(()) => return Ok(Self(Some(file))),
                 Err(TryLockError::Error(error)) if lockless(&error) => {
                     tracing::warn!(
-                        lock = %path.display(), %error,
-                        "this file system has no locks: do not let two processes open a new store at the same time"
+                        lock = %path.display(), %error, doing,
+                        "this file system has no locks: let no two processes do this at the same time"
                     );
                     return Ok(Self(None));
                 }
                 Err(TryLockError::Error(error)) => return Err(unfit(&path, &error)),
                 Err(TryLockError::WouldBlock) if Instant::now() < end => {
                     if !waits {
-                        tracing::info!(lock = %path.display(), "another process is opening the store: waiting for the lock");
+                        tracing::debug!(lock = %path.display(), doing, "another process holds the lock: waiting for it");
                         waits = true;
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(TryLockError::WouldBlock) => {
                     let why = format!(
-                        "the lock for opening the store was not obtained in {} s: another process holds {}. It is \
-                         migrating the schema, or it hangs and should be terminated",
+                        "the lock for {doing} was not obtained in {} s: another process holds {}. It {holder}, or it hangs and \
+                         should be terminated",
                         patience.as_secs(),
                         path.display()
                     );
@@ -113,37 +134,44 @@ fn real(database: &Path) -> PathBuf {
     }
 }
 
-fn beside(database: &Path) -> PathBuf {
+fn beside(database: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(database);
-    name.push(".lock");
+    name.push(end);
     name.into()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MigrationLock, as_it_is, lockless, real};
+    use super::{FileLock, Serial, as_it_is, lockless, real};
+    use crate::store::Result;
     use std::io::{self, ErrorKind};
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::path::Path;
     use std::time::Duration;
+
+    async fn wait(database: &Path, patience: Duration) -> Result<FileLock> {
+        FileLock::wait(database, Serial::Opening, patience).await
+    }
 
     #[tokio::test]
     async fn one_opener_holds_the_lock_and_others_wait_for_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store");
         let patience = Duration::from_millis(50);
-        let held = MigrationLock::wait(&file, patience).await.unwrap();
-        let error = MigrationLock::wait(&file, patience).await.unwrap_err().to_string();
+        let held = wait(&file, patience).await.unwrap();
+        let error = wait(&file, patience).await.unwrap_err().to_string();
         assert!(error.contains("store.lock") && error.contains("another process"), "{error}");
-        let (next, ()) = tokio::join!(MigrationLock::wait(&file, Duration::from_secs(9)), async {
+        let (next, ()) = tokio::join!(wait(&file, Duration::from_secs(9)), async {
             tokio::time::sleep(patience).await;
             drop(held);
         });
-        drop(next.unwrap());
+        let _held = next.unwrap();
+        // What is done at other times is not held up.
+        FileLock::wait(&file, Serial::Publishing, patience).await.unwrap();
         assert!(!file.exists(), "the database itself is left alone");
 
         let nowhere = folder.path().join("nowhere/store");
-        let error = MigrationLock::wait(&nowhere, patience).await.unwrap_err().to_string();
+        let error = wait(&nowhere, patience).await.unwrap_err().to_string();
         assert!(error.contains("cannot be used") && error.contains("must exist"), "{error}");
     }
 
@@ -155,8 +183,8 @@ mod tests {
         std::fs::write(&lock, "").unwrap();
         std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o444)).unwrap();
         let patience = Duration::from_millis(50);
-        let held = MigrationLock::wait(&file, patience).await.unwrap();
-        assert!(MigrationLock::wait(&file, patience).await.is_err());
+        let held = wait(&file, patience).await.unwrap();
+        assert!(wait(&file, patience).await.is_err());
         drop(held);
 
         // Root may open any file, so the check above alone would prove little there.
@@ -184,8 +212,8 @@ mod tests {
             std::fs::write(of("data/store"), "").unwrap();
         }
         let patience = Duration::from_millis(50);
-        let held = MigrationLock::wait(&of("link"), patience).await.unwrap();
-        assert!(MigrationLock::wait(&of("data/store"), patience).await.is_err());
+        let held = wait(&of("link"), patience).await.unwrap();
+        assert!(wait(&of("data/store"), patience).await.is_err());
         drop(held);
         symlink("round", of("round")).unwrap();
         assert_eq!(real(&of("round")), of("round"));
