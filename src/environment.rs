@@ -3,6 +3,7 @@
 pub mod disk;
 pub mod files;
 pub mod memory;
+pub mod random;
 
 use std::path::PathBuf;
 

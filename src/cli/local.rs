@@ -5,6 +5,7 @@ use super::assemble;
 use super::client::Client;
 use super::config::Config;
 use super::serve::{self, Running};
+use crate::environment::random;
 use crate::service::Service;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
@@ -58,14 +59,14 @@ impl Local {
             }
         };
         let data = data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
-        let token = fresh_token();
+        let token = fresh_token()?;
         let data = data.context("there is no folder to work in")?;
         Self::serve(&config(data, &[device], &token)?, token, folder).await
     }
 
     /// Serves an existing folder, without devices.
     pub async fn without_devices(data: &Path) -> anyhow::Result<Self> {
-        let token = fresh_token();
+        let token = fresh_token()?;
         let config = config(data, &[], &token)?;
         let store = config.data.store();
         anyhow::ensure!(
@@ -170,8 +171,7 @@ fn config(data: &Path, devices: &[&str], token: &str) -> anyhow::Result<Config> 
     Ok(Config::load(None, &flags)?)
 }
 
-/// 148 random bits, since each UUIDv7 has 74.
-fn fresh_token() -> String {
-    let parts = [uuid::Uuid::now_v7(), uuid::Uuid::now_v7()];
-    parts.map(|part| part.simple().to_string()).concat()
+fn fresh_token() -> anyhow::Result<String> {
+    let secret = random::secret().context("no random bytes")?;
+    Ok(crate::domain::Digest::from_bytes(secret).to_string())
 }

@@ -27,6 +27,7 @@ mod show;
 mod study;
 mod submit;
 mod telemetry;
+mod token;
 mod train;
 mod tune;
 mod worker;
@@ -79,6 +80,8 @@ enum Command {
     Models(models::ModelsArgs),
     /// List the candidates that a server no longer tries because they hung or crashed, and let them be tried again
     Quarantine(quarantine::QuarantineArgs),
+    /// Make, list and revoke API tokens, on a server or in a data folder
+    Token(token::TokenArgs),
     /// Copy a store to a folder, while a server uses it
     Backup(keeping::BackupArgs),
     /// Make a store of a backup
@@ -200,6 +203,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Train(args) => on_all_cores(train::run(args)),
         Command::Models(args) => on_one_core(models::run(args)),
         Command::Quarantine(args) => on_one_core(quarantine::run(args)),
+        Command::Token(args) => on_one_core(token::run(args)),
         Command::Backup(args) => on_one_core(keeping::backup(args)),
         Command::Restore(args) => on_one_core(keeping::restore(args)),
         Command::Fsck(args) => on_one_core(keeping::fsck(args)),

@@ -3,7 +3,7 @@
 use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, assemble, say, session_key};
 use crate::environment::{disk, files};
-use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens};
+use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without};
 use crate::service::training::Trainer;
 use crate::service::{
     BudgetLimits, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits,
@@ -13,7 +13,7 @@ use crate::sparse::read::{self, Pool};
 use crate::store::pairing;
 use crate::store::process_name::ProcessName;
 use crate::tuner::WorkerLoops;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,10 +114,8 @@ pub async fn start<F>(
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
-    if let Some(warning) = open_to_all(config) {
-        tracing::warn!("{warning}");
-    }
     let (service, name) = open(config).await?;
+    let access = access(config, &service).await?;
     let server = Server::bind(config.server.listen)
         .await
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
@@ -128,7 +126,7 @@ where
         tracing::warn!(%error, "the metric of active models is set only when one is first used");
     }
     let limits = limits(config);
-    let app = App::new(service.clone(), limits, access(config)?, metrics, shutdown.clone());
+    let app = App::new(service.clone(), limits, access, metrics, shutdown.clone());
 
     let tasks = TaskTracker::new();
     tasks.spawn(server.run(app));
@@ -353,29 +351,41 @@ fn connections(configured: usize) -> usize {
     configured.min(most)
 }
 
-fn access(config: &Config) -> anyhow::Result<Access> {
+/// Who is admitted; fails if nobody would have to show a token on an address that others can reach.
+async fn access(config: &Config, service: &Service) -> anyhow::Result<Access> {
     let server = &config.server;
-    if !server.tokens.is_empty() {
-        // Invalid tokens were refused with the configuration.
-        let hashes = server.tokens.iter().filter_map(|token| token.hash());
-        let tokens = Tokens::new(hashes, &session_key::of(&config.data.dir)?);
-        return Ok(Access::Tokens(tokens.lasting(Duration::from_secs_f64(server.session_s))));
-    }
+    // Invalid tokens were refused with the configuration.
+    let hashes = server.tokens.iter().filter_map(|token| token.hash());
+    service.open_ring(hashes.map(|hash| *hash.as_bytes())).await?;
+    let key = session_key::of(&config.data.dir)?;
+    let tokens = Tokens::new(Arc::clone(service.ring()), &key);
+    let tokens = tokens.lasting(Duration::from_secs_f64(server.session_s));
     let own = server.listen.ip().is_loopback();
-    Ok(if own { Access::Loopback } else { Access::Everybody })
+    ensure!(
+        own || tokens.required() || server.insecure,
+        "server.listen: {} is reachable from other machines: make a token (`sparsetune token create --data {}`), or pass --insecure",
+        server.listen,
+        config.data.dir.display()
+    );
+    if !server.tokens.is_empty() {
+        tracing::info!(
+            tokens = server.tokens.len(),
+            "tokens of the configuration (server.tokens) permit everything; `sparsetune token create` makes tokens that permit less and expire"
+        );
+    }
+    if !own && !tokens.required() {
+        tracing::warn!("{}", open_to_all(server.listen));
+    }
+    let without = if own { Without::Loopback } else { Without::Everybody };
+    Ok(Access { tokens, without })
 }
 
 /// What an operator should hear at every start of a server without tokens that others can reach.
-fn open_to_all(config: &Config) -> Option<String> {
-    let server = &config.server;
-    let open = server.tokens.is_empty() && !server.listen.ip().is_loopback();
-    open.then(|| {
-        format!(
-            "{} is reachable from other machines, and no token is required (server.insecure): whoever reaches it may read and change \
-             everything, and run kernels on this host",
-            server.listen
-        )
-    })
+fn open_to_all(listen: SocketAddr) -> String {
+    format!(
+        "{listen} is reachable from other machines, and no token is required (server.insecure): whoever reaches it may read and change \
+         everything, and run kernels on this host"
+    )
 }
 
 #[cfg(test)]
@@ -399,16 +409,5 @@ mod tests {
             let ending = limits(&config).shutdown + AFTER_GRACE + CLOSE;
             assert!(succession(&config) > ending);
         }
-    }
-
-    #[test]
-    fn a_server_that_is_open_to_all_says_so() {
-        let with = |flags: &[(&str, Value)]| open_to_all(&Config::load(None, flags).unwrap());
-        let everywhere = ("server.listen", Value::from("0.0.0.0:80"));
-        let insecure = ("server.insecure", Value::from(true));
-        let tokens = ("server.tokens", Value::try_from(["a-token-of-some-length"]).unwrap());
-        assert_eq!(with(std::slice::from_ref(&insecure)), None);
-        assert_eq!(with(&[everywhere.clone(), insecure.clone(), tokens]), None);
-        assert!(with(&[everywhere, insecure]).unwrap().starts_with("0.0.0.0:80 is reachable"));
     }
 }

@@ -1,9 +1,9 @@
 //! The secret from which browser sessions are derived: 32 random bytes in the data folder, so that sessions survive a
 //! restart.
 
+use crate::environment::random;
 use anyhow::{Context, bail};
-use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 const NAME: &str = "session.key";
@@ -31,8 +31,7 @@ pub fn of(folder: &Path) -> anyhow::Result<[u8; 32]> {
 /// Writes the key under a temporary name first, so that another server that starts at the same time never reads a
 /// partial key.
 fn make(folder: &Path, path: &Path) -> std::io::Result<()> {
-    let mut key = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    let key = random::secret()?;
     // Readable only by its owner.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(&key)?;

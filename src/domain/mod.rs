@@ -1,5 +1,6 @@
 //! The domain types: no I/O, no async, and no dependency on other modules.
 
+pub mod access;
 pub mod bundle;
 pub mod candidate;
 pub mod catalog;
@@ -27,6 +28,7 @@ pub mod training;
 pub mod trial;
 pub mod work;
 
+pub use access::{Caller, Namespace, Scopes, Token, TokenName};
 pub use candidate::{Candidate, CandidateId, Param, QuarantineId};
 pub use catalog::operation::Op;
 pub use clock::{Clock, ClockTime, Clocks};

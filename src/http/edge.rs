@@ -261,22 +261,27 @@ pub async fn no_method(method: Method) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token};
     use crate::http::Tokens;
+    use crate::http::guard::Without;
+    use crate::service::{Ring, StoredToken};
     use axum::Router;
     use axum::body::{Body, to_bytes};
     use axum::routing::get;
     use tower::ServiceExt;
+
+    fn access<const N: usize>(tokens: [StoredToken; N]) -> Access {
+        let tokens = Tokens::new(Arc::new(Ring::of(tokens)), &[1; 32]);
+        Access { tokens, without: Without::Everybody }
+    }
 
     #[tokio::test]
     async fn a_panic_is_a_500_and_says_nothing_of_its_cause() {
         let metrics = Arc::new(Metrics::new(["/"]).unwrap());
         let handler = async || -> &'static str { panic!("a secret") };
         let pace = Pace { idle: Duration::from_secs(1), bytes_per_s: 1 };
-        let router = Router::new().route("/", get(handler)).layer(EdgeLayer::new(
-            metrics,
-            Access::Everybody,
-            pace,
-        ));
+        let router =
+            Router::new().route("/", get(handler)).layer(EdgeLayer::new(metrics, access([]), pace));
         let request = Request::builder().uri("/").body(Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();
         assert_eq!(response.status(), 500);
@@ -300,8 +305,15 @@ mod tests {
     #[test]
     fn a_caller_that_is_not_let_in_is_not_traced() {
         let token = "sesame-sesame-sesame";
-        let tokens = Tokens::new([blake3::hash(token.as_bytes())], &[1; 32]);
-        let access = Access::Tokens(tokens);
+        let admin = Token {
+            name: "admin".parse().unwrap(),
+            scopes: Scopes::all(),
+            namespace: Namespace::default(),
+            created_at: Timestamp(0),
+            expires_at: None,
+            revoked_at: None,
+        };
+        let access = access([StoredToken { token: admin, hash: Digest::of(token.as_bytes()) }]);
         let plain = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let ask = |path: &str| Request::builder().uri(path).header(TRACEPARENT, plain);
         let taken = |request: axum::http::request::Builder| {

@@ -31,6 +31,7 @@ pub enum Kind {
     UnsupportedMatrix,
     Unsupported,
     Unauthorized,
+    MissingScope,
     CrossOrigin,
     UnknownHost,
     NotFound,
@@ -49,7 +50,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
@@ -58,6 +59,7 @@ impl Kind {
         Self::UnsupportedMatrix,
         Self::Unsupported,
         Self::Unauthorized,
+        Self::MissingScope,
         Self::CrossOrigin,
         Self::UnknownHost,
         Self::NotFound,
@@ -93,6 +95,7 @@ impl Kind {
             }
             Self::Unsupported => ("unsupported", S::UNPROCESSABLE_ENTITY, "Not supported"),
             Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "Authentication required"),
+            Self::MissingScope => ("missing-scope", S::FORBIDDEN, "Scope missing"),
             Self::CrossOrigin => ("cross-origin", S::FORBIDDEN, "Cross-origin request refused"),
             Self::UnknownHost => ("unknown-host", S::MISDIRECTED_REQUEST, "Unknown host"),
             Self::NotFound => ("not-found", S::NOT_FOUND, "Not found"),

@@ -6,11 +6,13 @@
 
 use super::dashboard::by_tls;
 use super::error::{Kind, Problem};
+use super::scopes;
 use super::server::Reserved;
 use super::session::{Tokens, cookies};
-use axum::extract::Request;
+use crate::domain::{Caller, Timestamp};
+use axum::extract::{MatchedPath, Request};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
+use axum::http::{HeaderValue, Method, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use std::convert::Infallible;
@@ -25,11 +27,16 @@ const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 /// The files of the sign-in page are not secret.
 const OPEN_FILES: &str = "/static/";
 
-/// Who is admitted.
+/// Who is admitted: programs with a token and browsers that signed in with one or, while there are no tokens, others.
 #[derive(Clone, Debug)]
-pub enum Access {
-    /// Programs with one of these tokens, and browsers that signed in with one.
-    Tokens(Tokens),
+pub struct Access {
+    pub tokens: Tokens,
+    pub without: Without,
+}
+
+/// Who is admitted while the server has no tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
     /// Everyone who can reach a loopback address. A browser can do so on behalf of any page that it shows: by a form post
     /// (detected by its Origin) or by a name of the page's own that resolves to 127.0.0.1 (detected by Host).
     Loopback,
@@ -38,36 +45,54 @@ pub enum Access {
 }
 
 impl Access {
-    fn check(&self, request: &Request) -> Result<(), Problem> {
-        let headers = request.headers();
-        match self {
-            // No other site may sign a user in.
-            Self::Tokens(_) if is_open(request.uri().path()) => check_origin(request),
-            Self::Tokens(known) if !headers.contains_key(header::AUTHORIZATION) => {
-                check_cookie(known, request)
-            }
-            Self::Tokens(known) => check_token(known, headers),
-            Self::Loopback => {
+    /// On whose behalf the request is; `None` on open paths of a server with tokens, which do not reveal who asks.
+    fn identify(&self, request: &Request) -> Result<Option<Caller>, Problem> {
+        if !self.tokens.required() {
+            if self.without == Without::Loopback {
                 check_host(request)?;
-                check_origin(request)
             }
-            Self::Everybody => check_origin(request),
+            check_origin(request)?;
+            return Ok(Some(Caller::anyone()));
+        }
+        if is_open(request.uri().path()) {
+            // No other site may sign a user in.
+            check_origin(request)?;
+            return Ok(None);
+        }
+        match request.headers().get(header::AUTHORIZATION) {
+            Some(given) => by_token(&self.tokens, given),
+            None => by_cookie(&self.tokens, request),
+        }
+        .map(Some)
+    }
+
+    /// [`Self::identify`], for a request that the caller may make.
+    fn admit(&self, request: &Request) -> Result<Option<Caller>, Problem> {
+        let caller = self.identify(request)?;
+        let route = request.extensions().get::<MatchedPath>();
+        let needed = route.and_then(|route| scopes::needed(request.method(), route.as_str()));
+        match (&caller, needed) {
+            (Some(caller), Some(scope)) if !caller.scopes.permit(scope) => {
+                let scopes = &caller.scopes;
+                let detail = format!("this needs the scope `{scope}`; the token has {scopes}");
+                Err(Problem::new(Kind::MissingScope, detail).with("scope", Some(scope.name())))
+            }
+            _ => Ok(caller),
         }
     }
 
     /// The name by which logs tell the request's token from others; `None` without a token that the server knows.
     pub fn token(&self, request: &Request) -> Option<String> {
-        let Self::Tokens(known) = self else { return None };
-        match request.headers().get(header::AUTHORIZATION) {
-            Some(given) => known.name(bearer(given)?),
-            None => cookies(request.headers()).find_map(|session| known.name_of_session(session)),
-        }
+        let found = match request.headers().get(header::AUTHORIZATION) {
+            Some(given) => self.tokens.find(bearer(given)?),
+            None => cookies(request.headers()).find_map(|session| self.tokens.of_session(session)),
+        };
+        found.map(|found| found.token.name.to_string())
     }
 
     /// Whether the request comes from an authorised client. Open paths do not reveal who asks.
     pub fn trusts(&self, request: &Request) -> bool {
-        let open = matches!(self, Self::Tokens(_)) && is_open(request.uri().path());
-        !open && self.check(request).is_ok()
+        matches!(self.identify(request), Ok(Some(_)))
     }
 }
 
@@ -75,12 +100,18 @@ fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || path.starts_with(OPEN_FILES)
 }
 
-fn check_token(known: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
-    let given = headers.get(header::AUTHORIZATION).and_then(bearer).ok_or_else(no_token)?;
-    if !known.knows(given) {
+fn by_token(known: &Tokens, given: &HeaderValue) -> Result<Caller, Problem> {
+    let found = known.find(bearer(given).ok_or_else(no_token)?);
+    let Some(found) = found else {
         return Err(Problem::new(Kind::Unauthorized, "the server does not know this token"));
+    };
+    match found.token.expires_at {
+        Some(end) if found.token.is_expired(Timestamp::now()) => {
+            let detail = format!("the token expired at {}", end.to_rfc3339());
+            Err(Problem::new(Kind::Unauthorized, detail))
+        }
+        _ => Ok(Caller::from(&found.token)),
     }
-    Ok(())
 }
 
 fn no_token() -> Problem {
@@ -88,14 +119,13 @@ fn no_token() -> Problem {
 }
 
 /// A request without a token, but perhaps with a cookie.
-fn check_cookie(known: &Tokens, request: &Request) -> Result<(), Problem> {
+fn by_cookie(known: &Tokens, request: &Request) -> Result<Caller, Problem> {
     // A name may occur more than once: other paths and other servers of this host set cookies too.
-    if !cookies(request.headers()).any(|session| known.opened(session)) {
-        return Err(no_token());
-    }
+    let mut sessions = cookies(request.headers());
+    let found = sessions.find_map(|session| known.of_session(session)).ok_or_else(no_token)?;
     check_origin(request)?;
     if is_safe(request.method()) || request.headers().contains_key(header::ORIGIN) {
-        return Ok(());
+        return Ok(Caller::from(&found.token));
     }
     let detail = "a cookie without an Origin header does not permit changes";
     Err(Problem::new(Kind::CrossOrigin, detail))
@@ -201,10 +231,15 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, mut request: Request) -> Self::Future {
         let checked = spare(&request).and_then(|()| one_host(&request));
-        match checked.and_then(|()| self.access.check(&request)) {
-            Ok(()) => Either::Left(self.inner.call(request)),
+        match checked.and_then(|()| self.access.admit(&request)) {
+            Ok(caller) => {
+                if let Some(caller) = caller {
+                    request.extensions_mut().insert(caller);
+                }
+                Either::Left(self.inner.call(request))
+            }
             Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
         }
     }
@@ -214,7 +249,10 @@ where
 mod tests {
     use super::super::session::COOKIE;
     use super::*;
+    use crate::domain::{Digest, Namespace, Scopes, Token};
+    use crate::service::{Ring, StoredToken};
     use axum::body::Body;
+    use std::sync::Arc;
 
     fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> Request {
         let mut builder = Request::builder().method(method).uri(path);
@@ -225,20 +263,47 @@ mod tests {
     }
 
     fn refused(access: &Access, request: &Request) -> Option<Kind> {
-        access.check(request).err().map(|problem| problem.kind())
+        access.admit(request).err().map(|problem| problem.kind())
     }
 
-    fn tokens(token: &str) -> Tokens {
-        Tokens::new([blake3::hash(token.as_bytes())], &[7; 32])
+    /// With these secrets as tokens, if there are any.
+    fn access(secrets: &[&str], without: Without) -> Access {
+        let token = |secret: &&str| StoredToken {
+            hash: Digest::of(secret.as_bytes()),
+            token: Token {
+                name: "ci".parse().unwrap(),
+                scopes: Scopes::all(),
+                namespace: Namespace::default(),
+                created_at: Timestamp(0),
+                expires_at: secret.starts_with("old").then_some(Timestamp(5)),
+                revoked_at: None,
+            },
+        };
+        let ring = Arc::new(Ring::of(secrets.iter().map(token)));
+        Access { tokens: Tokens::new(ring, &[7; 32]), without }
+    }
+
+    fn tokens(secrets: &[&str]) -> Access {
+        access(secrets, Without::Loopback)
+    }
+
+    fn local() -> Access {
+        access(&[], Without::Loopback)
+    }
+
+    fn everybody() -> Access {
+        access(&[], Without::Everybody)
     }
 
     #[test]
     fn tokens_open_everything_and_health_needs_none() {
-        let access = Access::Tokens(tokens("sesame-sesame-sesame"));
+        let access = tokens(&["sesame-sesame-sesame", "old-sesame"]);
         let with = |value| request("GET", "/v1/jobs", &[("authorization", value)]);
         assert_eq!(refused(&access, &with("Bearer sesame-sesame-sesame")), None);
         assert_eq!(refused(&access, &with("bearer sesame-sesame-sesame")), None);
-        for wrong in ["Bearer sesame", "Bearer ", "Basic sesame-sesame-sesame", "x"] {
+        for wrong in
+            ["Bearer sesame", "Bearer ", "Basic sesame-sesame-sesame", "x", "Bearer old-sesame"]
+        {
             assert_eq!(refused(&access, &with(wrong)), Some(Kind::Unauthorized), "{wrong}");
         }
         assert_eq!(refused(&access, &request("GET", "/v1/jobs", &[])), Some(Kind::Unauthorized));
@@ -247,9 +312,8 @@ mod tests {
 
     #[test]
     fn a_cookie_opens_pages_and_changes_things_only_from_here() {
-        let known = tokens("sesame; sésame = sésame");
-        let value = known.session("sesame; sésame = sésame".as_bytes()).unwrap();
-        let access = Access::Tokens(known);
+        let access = tokens(&["sesame; sésame = sésame"]);
+        let value = access.tokens.session("sesame; sésame = sésame".as_bytes()).unwrap();
         let good = format!("a=b; {COOKIE}=bm90aGluZw; {COOKIE}={value}; c=d");
         let ask = |method, cookie: &str, more: &[(&str, &str)]| {
             let mut headers = vec![("host", "tune.example"), ("cookie", cookie)];
@@ -280,7 +344,7 @@ mod tests {
     fn behind_tls_a_page_without_it_is_another_sites() {
         let post = |origin, proto| {
             let headers = [("host", "a.example"), ("origin", origin), ("x-forwarded-proto", proto)];
-            refused(&Access::Everybody, &request("POST", "/v1/jobs", &headers))
+            refused(&everybody(), &request("POST", "/v1/jobs", &headers))
         };
         assert_eq!(post("https://a.example", "https"), None);
         assert_eq!(post("http://a.example", "HTTPS, http"), Some(Kind::CrossOrigin));
@@ -291,19 +355,19 @@ mod tests {
 
     #[test]
     fn only_who_was_let_in_is_trusted() {
-        let access = Access::Tokens(tokens("sesame-sesame-sesame"));
+        let access = tokens(&["sesame-sesame-sesame", "old-sesame"]);
         let bearer = [("authorization", "Bearer sesame-sesame-sesame")];
         assert!(access.trusts(&request("POST", "/v1/jobs", &bearer)));
         for path in ["/v1/jobs", "/healthz", "/login", "/static/app.css"] {
             assert!(!access.trusts(&request("GET", path, &[])), "{path}");
         }
-        assert!(Access::Loopback.trusts(&request("GET", "/healthz", &[("host", "localhost")])));
-        assert!(!Access::Loopback.trusts(&request("GET", "/healthz", &[("host", "evil.example")])));
+        assert!(local().trusts(&request("GET", "/healthz", &[("host", "localhost")])));
+        assert!(!local().trusts(&request("GET", "/healthz", &[("host", "evil.example")])));
     }
 
     #[test]
     fn signing_in_needs_no_token_but_its_own_site() {
-        let access = Access::Tokens(tokens("sesame-sesame-sesame"));
+        let access = tokens(&["sesame-sesame-sesame", "old-sesame"]);
         let ask = |method, path, origin: &str| {
             refused(&access, &request(method, path, &[("host", "a.example"), ("origin", origin)]))
         };
@@ -338,7 +402,7 @@ mod tests {
     fn a_rebound_name_is_refused_on_loopback() {
         for good in ["localhost:8080", "127.0.0.1:9", "[::1]:80", "127.9.9.9"] {
             let request = request("GET", "/v1/jobs", &[("host", good)]);
-            assert_eq!(refused(&Access::Loopback, &request), None, "{good}");
+            assert_eq!(refused(&local(), &request), None, "{good}");
         }
         for bad in [
             "evil.example",
@@ -348,7 +412,7 @@ mod tests {
             "",
         ] {
             let request = request("GET", "/v1/jobs", &[("host", bad)]);
-            assert_eq!(refused(&Access::Loopback, &request), Some(Kind::UnknownHost), "{bad}");
+            assert_eq!(refused(&local(), &request), Some(Kind::UnknownHost), "{bad}");
         }
     }
 
@@ -356,10 +420,10 @@ mod tests {
     fn other_sites_may_not_post() {
         let post =
             |origin| request("POST", "/v1/jobs", &[("host", "localhost:8080"), ("origin", origin)]);
-        assert_eq!(refused(&Access::Loopback, &post("http://localhost:8080")), None);
+        assert_eq!(refused(&local(), &post("http://localhost:8080")), None);
         for bad in ["http://evil.example", "null", "http://localhost:9090", ""] {
-            assert_eq!(refused(&Access::Loopback, &post(bad)), Some(Kind::CrossOrigin), "{bad}");
-            assert_eq!(refused(&Access::Everybody, &post(bad)), Some(Kind::CrossOrigin), "{bad}");
+            assert_eq!(refused(&local(), &post(bad)), Some(Kind::CrossOrigin), "{bad}");
+            assert_eq!(refused(&everybody(), &post(bad)), Some(Kind::CrossOrigin), "{bad}");
         }
     }
 }

@@ -6,7 +6,7 @@ use super::etag;
 use super::extract::Query;
 use super::problems::ProblemIn;
 use crate::domain::catalog::operation::Gathered;
-use crate::domain::{Digest, Grade, L2Policy};
+use crate::domain::{Caller, Digest, Grade, L2Policy};
 use crate::service::LookupQuery;
 use crate::wire::Lookup;
 use axum::body::Bytes;
@@ -195,7 +195,7 @@ pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response
             app.metrics.count_kept_lookup(answer.grade);
             answer
         }
-        None => renew(&app, request.uri(), query).await?,
+        None => renew(&app, (request.uri(), caller(&request)?), query).await?,
     };
     Ok(etag::respond(
         request.headers(),
@@ -210,16 +210,19 @@ fn moment(app: &App) -> Moment {
     (app.service.plans_epoch(), Instant::now())
 }
 
-async fn renew(app: &App, uri: &Uri, query: &str) -> Result<Answer, Problem> {
+/// The address with the query, and on whose behalf. The request itself cannot be lent to another thread.
+type Asked<'a> = (&'a Uri, &'a Caller);
+
+async fn renew(app: &App, asked: Asked<'_>, query: &str) -> Result<Answer, Problem> {
     let Some(slot) = app.lookups.slot(query, moment(app)) else {
-        return ask(app, uri).await;
+        return ask(app, asked).await;
     };
     let _turn = slot.renewal.lock().await;
     if let Some(answer) = slot.current(moment(app)) {
         app.metrics.count_kept_lookup(answer.grade);
         return Ok(answer);
     }
-    match ask(app, uri).await {
+    match ask(app, asked).await {
         Ok(answer) => {
             let mut kept = slot.answer.write().unwrap_or_else(PoisonError::into_inner);
             *kept = Some(answer.clone());
@@ -232,15 +235,20 @@ async fn renew(app: &App, uri: &Uri, query: &str) -> Result<Answer, Problem> {
     }
 }
 
-async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
+async fn ask(app: &App, (uri, caller): Asked<'_>) -> Result<Answer, Problem> {
     let Query(input) = Query::<LookupIn>::of(uri)?;
     let query = LookupQuery::try_from(input)?;
     // Read before the lookup: a plan stored in the meantime makes this answer outdated at once, rather than valid forever.
     let (epoch, at) = moment(app);
-    let lookup = app.service.lookup(&query).await?;
+    let lookup = app.service.on_behalf_of(caller).lookup(&query).await?;
     let grade = lookup.grade;
     let body = serde_json::to_vec(&Lookup::from(lookup)).map_err(Problem::internal)?;
     Ok(Answer { tag: etag::of(&body), body: body.into(), grade, epoch, at })
+}
+
+fn caller(request: &Request) -> Result<&Caller, Problem> {
+    let caller = request.extensions().get::<Caller>();
+    caller.ok_or_else(|| Problem::internal("a lookup without a caller"))
 }
 
 #[cfg(test)]

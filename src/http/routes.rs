@@ -3,7 +3,7 @@
 //! Around everything, from the outside in:
 //! 1. edge: request id, latency, panics, headers, problem+json. Outermost, so that it sees every response, including
 //!    those of the other layers and of the fallbacks.
-//! 2. guard: tokens, Host, Origin. Checked before anything of the request is read or decompressed.
+//! 2. guard: tokens and their scopes ([`super::scopes`]), Host, Origin. Checked before anything of the request is read or decompressed.
 //!
 //! Around a handler, depending on the class of its route:
 //! 3. a time limit: short for immediate answers, long for uploads, none for event streams.
@@ -19,7 +19,7 @@ use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
-    operations, plans, profile, trainings, trials,
+    operations, plans, profile, tokens, trainings, trials,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -64,6 +64,8 @@ pub const PATHS: &[&str] = &[
     "/v1/models/{id}",
     "/v1/models/{id}/file",
     "/v1/models/{id}/activate",
+    "/v1/tokens",
+    "/v1/tokens/{name}",
 ];
 
 /// The methods of a path; `None` if it is not in the table.
@@ -103,6 +105,8 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/models/{id}" => quick(get(models::show)),
         "/v1/models/{id}/file" => quick(get(models::file)),
         "/v1/models/{id}/activate" => quick(json_body(post(models::activate), app)),
+        "/v1/tokens" => quick(get(tokens::list).merge(json_body(post(tokens::make), app))),
+        "/v1/tokens/{name}" => quick(delete(tokens::revoke)),
         _ => return None,
     })
 }

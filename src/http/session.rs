@@ -3,8 +3,10 @@
 //!
 //! A browser sends its cookies to every port of a host, and stores them in a file. Therefore it gets not the token but a
 //! value derived from the token's hash, a key known only to this server and the time of its end: it is valid for pages of this
-//! server only, until then, and only as long as the token is configured.
+//! server only, until then, and only as long as the token is in force.
 
+use crate::domain::{Digest, Timestamp};
+use crate::service::{Ring, StoredToken};
 use axum::http::{HeaderMap, header};
 use std::fmt;
 use std::sync::Arc;
@@ -13,19 +15,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The cookie that holds a session.
 pub const COOKIE: &str = "sparsetune_session";
 
-/// The configured tokens. Comparing BLAKE3 hashes takes constant time.
+/// The server's tokens, and the sessions of browsers that signed in with one. Comparing BLAKE3 hashes takes constant time.
 #[derive(Clone)]
 pub struct Tokens {
-    known: Arc<[Known]>,
+    ring: Arc<Ring>,
+    /// The server's secret, which sessions are made with.
+    key: [u8; 32],
     /// How long a session lasts.
     lasting: Duration,
-}
-
-#[derive(Clone, Copy)]
-struct Known {
-    token: blake3::Hash,
-    /// The key that sessions of this token are made with.
-    key: blake3::Hash,
 }
 
 /// How long a session lasts unless the configuration says otherwise.
@@ -40,12 +37,8 @@ impl fmt::Debug for Tokens {
 
 impl Tokens {
     /// `key` is the server's secret; changing it ends all sessions.
-    pub fn new(hashes: impl IntoIterator<Item = blake3::Hash>, key: &[u8; 32]) -> Self {
-        let known = |token: blake3::Hash| {
-            let key = blake3::keyed_hash(key, token.as_bytes());
-            Known { token, key }
-        };
-        Self { known: hashes.into_iter().map(known).collect(), lasting: LASTING }
+    pub fn new(ring: Arc<Ring>, key: &[u8; 32]) -> Self {
+        Self { ring, key: *key, lasting: LASTING }
     }
 
     /// The same tokens, with sessions that last for so long.
@@ -53,55 +46,52 @@ impl Tokens {
         Self { lasting, ..self }
     }
 
-    /// Whether this is one of the tokens. All are compared, so the time does not reveal which one was close.
-    pub fn knows(&self, token: &[u8]) -> bool {
-        self.find(token).is_some()
+    /// Whether requests need a token.
+    pub fn required(&self) -> bool {
+        self.ring.required()
     }
 
-    fn find(&self, token: &[u8]) -> Option<Known> {
-        let given = blake3::hash(token);
-        let found = |found, known: &Known| if known.token == given { Some(*known) } else { found };
-        self.known.iter().fold(None, found)
+    /// The token with this secret, which may have expired.
+    pub fn find(&self, secret: &[u8]) -> Option<Arc<StoredToken>> {
+        self.ring.find(secret)
     }
 
-    /// The value of a session for this token that begins now; `None` for an unknown token.
-    pub fn session(&self, token: &[u8]) -> Option<String> {
-        self.session_from(token, now())
+    /// The value of a session for this token that begins now; `None` for an unknown or expired token. It ends with the token at the
+    /// latest.
+    pub fn session(&self, secret: &[u8]) -> Option<String> {
+        self.session_from(secret, now())
     }
 
-    fn session_from(&self, token: &[u8], begin: Duration) -> Option<String> {
+    fn session_from(&self, secret: &[u8], begin: Duration) -> Option<String> {
         let end = (begin + self.lasting).as_secs();
-        self.find(token).map(|known| format!("{end:x}.{}", known.seal(end).to_hex()))
-    }
-
-    /// Whether this is the value of a session of one of the tokens that has not ended.
-    pub fn opened(&self, session: &[u8]) -> bool {
-        self.opened_at(session, now())
-    }
-
-    fn opened_at(&self, session: &[u8], now: Duration) -> bool {
-        self.of_session(session, now).is_some()
+        let token = self.find(secret).filter(|one| !one.token.is_expired(at(begin)))?;
+        Some(format!("{end:x}.{}", self.seal(&token.hash, end).to_hex()))
     }
 
     /// The token of a session that has not ended.
-    fn of_session(&self, session: &[u8], now: Duration) -> Option<Known> {
+    pub fn of_session(&self, session: &[u8]) -> Option<Arc<StoredToken>> {
+        self.of_session_at(session, now())
+    }
+
+    fn of_session_at(&self, session: &[u8], now: Duration) -> Option<Arc<StoredToken>> {
         let parts = std::str::from_utf8(session).ok().and_then(|text| text.split_once('.'));
         let (end, seal) = parts?;
         let (end, seal) = (u64::from_str_radix(end, 16).ok()?, blake3::Hash::from_hex(seal).ok()?);
-        let of = |of, known: &Known| if known.seal(end) == seal { Some(*known) } else { of };
-        let known = self.known.iter().fold(None, of);
-        known.filter(|_| now.as_secs() < end)
+        if now.as_secs() >= end {
+            return None;
+        }
+        // All are compared, so the time does not reveal which one was close.
+        let of = |of, one: Arc<StoredToken>| match self.seal(&one.hash, end) == seal {
+            true => Some(one),
+            false => of,
+        };
+        let token = self.ring.all().into_iter().fold(None, of);
+        token.filter(|one| !one.token.is_expired(at(now)))
     }
 
-    /// The name of a token in logs, if the server knows it: the first 8 hex digits of its BLAKE3 hash, by which an operator finds it in
-    /// the configuration, and which nobody can use.
-    pub fn name(&self, token: &[u8]) -> Option<String> {
-        self.find(token).map(Known::name)
-    }
-
-    /// The same for the token of a session.
-    pub fn name_of_session(&self, session: &[u8]) -> Option<String> {
-        self.of_session(session, now()).map(Known::name)
+    fn seal(&self, token: &Digest, end: u64) -> blake3::Hash {
+        let key = blake3::keyed_hash(&self.key, token.as_bytes());
+        blake3::keyed_hash(key.as_bytes(), &end.to_le_bytes())
     }
 
     /// `Set-Cookie` for a session, which the browser drops when it has ended.
@@ -110,19 +100,13 @@ impl Tokens {
     }
 }
 
-impl Known {
-    fn name(self) -> String {
-        self.token.to_hex()[..8].to_owned()
-    }
-
-    fn seal(&self, end: u64) -> blake3::Hash {
-        blake3::keyed_hash(self.key.as_bytes(), &end.to_le_bytes())
-    }
-}
-
 /// The time since 1970; before, no session has ended.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn at(time: Duration) -> Timestamp {
+    Timestamp(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// The values of all cookies with our name.
@@ -149,37 +133,54 @@ fn set_cookie(value: &str, age: &str, secure: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Namespace, Scopes, Token};
+
+    fn tokens(secrets: &[(&str, Option<i64>)], key: u8) -> Tokens {
+        let token = |(secret, end): &(&str, Option<i64>)| StoredToken {
+            hash: Digest::of(secret.as_bytes()),
+            token: Token {
+                name: secret.parse().unwrap(),
+                scopes: Scopes::all(),
+                namespace: Namespace::default(),
+                created_at: Timestamp(0),
+                expires_at: end.map(Timestamp),
+                revoked_at: None,
+            },
+        };
+        Tokens::new(Arc::new(Ring::of(secrets.iter().map(token))), &[key; 32])
+    }
 
     #[test]
     fn a_session_is_of_one_token_and_one_server() {
-        let hash = blake3::hash(b"sesame");
-        let here = Tokens::new([blake3::hash(b"other"), hash], &[1; 32]);
+        let here = tokens(&[("other", None), ("sesame", None)], 1);
         let session = here.session(b"sesame").unwrap();
-        assert!(here.opened(session.as_bytes()));
-        assert!(
-            here.knows(b"sesame") && !here.knows(session.as_bytes()) && !here.opened(b"sesame")
-        );
-        assert!(!here.opened(hash.to_hex().as_bytes()), "the configuration may have the hash");
-        let name = Some(hash.to_hex()[..8].to_owned());
-        assert_eq!((here.name(b"sesame"), here.name(b"unknown")), (name.clone(), None));
-        assert_eq!(here.name_of_session(session.as_bytes()), name);
-        assert_eq!(here.name_of_session(b"1.2"), None);
-        assert!(here.session(b"unknown").is_none() && !here.opened(b""));
+        let name = |tokens: &Tokens, session: &[u8]| {
+            tokens.of_session(session).map(|one| one.token.name.to_string())
+        };
+        assert_eq!(name(&here, session.as_bytes()).as_deref(), Some("sesame"));
+        assert!(here.find(b"sesame").is_some() && here.find(session.as_bytes()).is_none());
+        assert_eq!(name(&here, b"sesame"), None);
+        let hash = Digest::of(b"sesame").to_string();
+        assert_eq!(name(&here, hash.as_bytes()), None, "the store has the hash");
+        assert_eq!(name(&here, b"1.2"), None);
+        assert!(here.session(b"unknown").is_none() && name(&here, b"").is_none());
         assert_ne!(session, here.session(b"other").unwrap());
-        // After the token has been removed from the configuration, or on another server, the session is invalid.
-        assert!(!Tokens::new([blake3::hash(b"other")], &[1; 32]).opened(session.as_bytes()));
-        assert!(!Tokens::new([hash], &[2; 32]).opened(session.as_bytes()));
-        assert!(Tokens::new([hash], &[1; 32]).opened(session.as_bytes()), "it outlives a restart");
+        // After the token has been removed, or on another server, the session is invalid.
+        assert_eq!(name(&tokens(&[("other", None)], 1), session.as_bytes()), None);
+        assert_eq!(name(&tokens(&[("sesame", None)], 2), session.as_bytes()), None);
+        let again = tokens(&[("sesame", None)], 1);
+        assert!(name(&again, session.as_bytes()).is_some(), "it outlives a restart");
     }
 
     /// A cookie that was copied once was valid for as long as its token.
     #[test]
-    fn a_session_ends() {
-        let tokens = Tokens::new([blake3::hash(b"sesame")], &[1; 32]);
-        let tokens = tokens.lasting(Duration::from_secs(60));
+    fn a_session_ends_and_so_does_its_token() {
+        let known = tokens(&[("sesame", None), ("brief", Some(1_030_000))], 1);
+        let known = known.lasting(Duration::from_secs(60));
         let at = Duration::from_secs;
-        let session = tokens.session_from(b"sesame", at(1000)).unwrap();
-        let opened = |session: &str, when| tokens.opened_at(session.as_bytes(), at(when));
+        let session = known.session_from(b"sesame", at(1000)).unwrap();
+        let opened =
+            |session: &str, when| known.of_session_at(session.as_bytes(), at(when)).is_some();
         assert!(opened(&session, 1000) && opened(&session, 1059) && !opened(&session, 1060));
         // Nobody but the server moves the end.
         let (end, seal) = session.split_once('.').unwrap();
@@ -188,12 +189,15 @@ mod tests {
         {
             assert!(!opened(&other, 1000), "{other}");
         }
-        assert!(!tokens.opened(session.as_bytes()), "that was in 1970");
+        assert!(known.of_session(session.as_bytes()).is_none(), "that was in 1970");
+        let brief = known.session_from(b"brief", at(1000)).unwrap();
+        assert!(opened(&brief, 1029) && !opened(&brief, 1030), "the token has expired");
+        assert!(known.session_from(b"brief", at(1030)).is_none());
     }
 
     #[test]
     fn a_cookie_is_not_for_scripts_nor_other_sites() {
-        let tokens = Tokens::new([], &[1; 32]).lasting(Duration::from_secs(5));
+        let tokens = tokens(&[], 1).lasting(Duration::from_secs(5));
         let set = tokens.cookie("x", true);
         assert_eq!(set, format!("{COOKIE}=x; Path=/; HttpOnly; SameSite=Lax; Max-Age=5; Secure"));
         assert!(!tokens.cookie("x", false).contains("Secure"));

@@ -3,6 +3,7 @@
 use super::jobs::digest_of;
 use super::predicted::measuring;
 use super::{Result, Service};
+use crate::domain::access::Scope;
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, Job, JobState, Matrix, Work, WorkKind};
 use crate::store::Submission;
@@ -13,7 +14,7 @@ const MOST_QUEUED: u64 = 32;
 
 impl Service {
     /// Queues the measuring job for a lookup without a measured plan, once per retention time of idempotency keys. Returns a
-    /// sentence about that job; `None` if none is wanted, or if the prediction explains why it is impossible.
+    /// sentence about that job; `None` if none is wanted, if the caller may queue none, or if the prediction explains why it is impossible.
     pub(super) async fn measure_miss(
         &self,
         key: &PlanKey,
@@ -22,6 +23,9 @@ impl Service {
         until: Instant,
     ) -> Result<Option<String>> {
         let settings = &self.inner.settings;
+        if !self.caller.scopes.permit(Scope::Tune) {
+            return Ok(None);
+        }
         if !settings.measure_misses || key.l2_policy != settings.l2_policy {
             return Ok(None);
         }

@@ -26,6 +26,7 @@ mod room;
 mod settings;
 pub mod signals;
 mod study;
+mod tokens;
 pub mod training;
 pub mod tuning;
 mod upkeep;
@@ -33,7 +34,9 @@ mod whole;
 
 pub use crate::ops::catalog;
 pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
-pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, StoredBundle, Story};
+pub use crate::store::{
+    JobFilter, Page, PageRequest, Quarantined, StoredBundle, StoredToken, Story,
+};
 pub use bundles::Imported;
 pub use devices::{DeviceStatus, Opening};
 pub use drawings::PAGE_SPY;
@@ -51,9 +54,10 @@ pub use settings::{
     jobs_bytes, reading_bytes,
 };
 pub use study::Searched;
+pub use tokens::{MadeToken, NewToken, Ring};
 pub use upkeep::Removed;
 
-use crate::domain::{DeviceId, JobState, WorkKind};
+use crate::domain::{Caller, DeviceId, JobState, WorkKind};
 use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError};
 use drawings::Drawings;
 use signals::Signals;
@@ -64,6 +68,8 @@ use tokio::sync::Semaphore;
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<Inner>,
+    /// On whose behalf this one acts.
+    caller: Arc<Caller>,
 }
 
 struct Inner {
@@ -94,6 +100,7 @@ struct Inner {
     opening: Mutex<Vec<DeviceId>>,
     /// The active learned models, as last read.
     models: Mutex<rankers::InUse>,
+    ring: Arc<Ring>,
 }
 
 impl Service {
@@ -122,8 +129,14 @@ impl Service {
             drawings: Drawings::default(),
             opening: Mutex::default(),
             models: Mutex::default(),
+            ring: Arc::default(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()) }
+    }
+
+    /// This service on behalf of a caller, who may be permitted less.
+    pub fn on_behalf_of(&self, caller: &Caller) -> Self {
+        Self { inner: Arc::clone(&self.inner), caller: Arc::new(caller.clone()) }
     }
 
     /// The store, which notifies this service of its changes.

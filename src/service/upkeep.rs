@@ -45,10 +45,10 @@ impl Service {
         }
     }
 
-    /// Other processes store plans too.
+    /// Other processes store plans and change tokens too.
     async fn look_at_revision(&self) -> Result<()> {
         self.inner.store.revision().await?;
-        Ok(())
+        self.look_at_tokens().await
     }
 
     async fn heartbeat(&self) -> Result<()> {

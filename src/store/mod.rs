@@ -8,6 +8,7 @@ pub mod pairing;
 pub mod process_name;
 mod queue;
 pub mod sqlite;
+mod tokens;
 
 pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
 pub use bundles::{Bundles, StoredBundle};
@@ -21,6 +22,7 @@ pub use queue::{
     Submission,
 };
 pub use sqlite::{SqliteOptions, SqliteStore};
+pub use tokens::{StoredToken, Tokens};
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
@@ -315,7 +317,7 @@ impl dyn Store + '_ {
 
 /// Everything that a store can do.
 pub trait Store:
-    Matrices + Jobs + Trials + Plans + Bundles + Devices + Figures + Learning + Upkeep
+    Matrices + Jobs + Trials + Plans + Bundles + Devices + Figures + Learning + Tokens + Upkeep
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);

@@ -17,6 +17,7 @@ mod problem;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod token;
 mod trial;
 
 pub use candidate::{Candidate, Role};
@@ -31,6 +32,7 @@ pub use operation::Operations;
 pub use plan::{Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
 pub use problem::Problem;
 pub use rule::Rules;
+pub use token::{MadeToken, Token, TokenRequest, Tokens};
 pub use trial::Trial;
 
 use serde::{Deserialize, Deserializer, Serialize};

@@ -301,6 +301,8 @@ fn the_contract_says_what_the_types_say() {
         ("ModelKind", received::<ModelKind>()),
         ("Job", sent::<Job>()),
         ("TrainingJob", sent::<Training>()),
+        ("Token", sent::<Token>()),
+        ("MadeToken", sent::<MadeToken>()),
     ];
     let paths = [
         ("/v1/matrices", sent::<Page<Matrix>>()),
@@ -310,10 +312,12 @@ fn the_contract_says_what_the_types_say() {
         ("/v1/quarantine", sent::<Page<Quarantined>>()),
         ("/v1/models", sent::<Models>()),
         ("/v1/models/activations", sent::<Activations>()),
+        ("/v1/tokens", sent::<Tokens>()),
     ];
     let bodies = [
         ("/v1/models/{id}/activate", received::<ActivateRequest>()),
         ("/v1/models/roll-back", received::<RollBackRequest>()),
+        ("/v1/tokens", received::<TokenRequest>()),
     ];
     let named = named
         .into_iter()

@@ -25,3 +25,4 @@ mod problems;
 mod sign_in;
 mod solves;
 mod storage;
+mod tokens;

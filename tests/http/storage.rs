@@ -3,7 +3,7 @@
 use crate::app::{fixture, problem, spmm, tridiagonal};
 use reqwest::{Client, Response};
 use serde_json::Value;
-use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server};
+use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without};
 use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::sparse::read::Pool;
 use sparsetune::store::{LocalBlobs, SqliteOptions, SqliteStore};
@@ -55,7 +55,9 @@ impl Served {
         };
         let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied()).unwrap());
         let stop = CancellationToken::new();
-        let app = App::new(service, limits, Access::Loopback, metrics, stop.clone());
+        let tokens = Tokens::new(Arc::clone(service.ring()), &[1; 32]);
+        let access = Access { tokens, without: Without::Loopback };
+        let app = App::new(service, limits, access, metrics, stop.clone());
         let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = format!("http://{}", server.address().unwrap());
         tokio::spawn(server.run(app));

@@ -1,5 +1,6 @@
 //! What every store must do, written against the traits alone: a second store joins by one more `conform!` line.
 
+mod access;
 #[path = "../fixture/claimed.rs"]
 mod claimed;
 #[path = "../fixture/device.rs"]
@@ -62,6 +63,8 @@ macro_rules! conform {
 }
 
 conform! { Sqlite:
+    access::a_name_is_one_token_in_force,
+    access::a_token_that_cannot_be_read_admits_nobody,
     jobs::an_equal_live_job_is_the_answer,
     jobs::a_job_asked_to_stop_no_longer_answers,
     jobs::idempotency_keys_hold_their_request,

@@ -4,6 +4,7 @@ pub mod bundles;
 pub mod events;
 pub mod models;
 pub mod quarantine;
+pub mod tokens;
 
 use crate::domain::{Digest, JobState};
 use crate::wire::{Job, Lookup, Matrix, Page, Plan, Trial};

@@ -234,14 +234,6 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_tokens_are_needed_or_the_operators_word() {
-        assert!(with("[server]\nlisten = '0.0.0.0:80'").is_err());
-        assert!(with("[server]\nlisten = '0.0.0.0:80'\ninsecure = true").is_ok());
-        assert!(with("[server]\nlisten = '[::]:80'\ntokens = ['0123456789abcdef']").is_ok());
-        assert!(with("[server]\nlisten = '[::1]:80'").is_ok());
-    }
-
-    #[test]
     fn later_layers_win() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("my.toml");

@@ -84,15 +84,6 @@ impl Config {
                 format_args!("number {}: {why}", i + 1),
             );
         }
-        let open = !server.listen.ip().is_loopback() && server.tokens.is_empty();
-        found.unless(
-            !open || server.insecure,
-            "server.listen",
-            format_args!(
-                "{} is reachable from other machines: set server.tokens, or pass --insecure",
-                server.listen
-            ),
-        );
         found.seconds("server.session_s", server.session_s);
         found.at_least_one("server.max_upload_bytes", server.max_upload_bytes as u64);
         found.at_least_one("server.max_matrix_bytes", server.max_matrix_bytes);

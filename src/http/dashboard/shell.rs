@@ -4,7 +4,6 @@ use super::assets;
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::http::etag;
-use crate::http::guard::Access;
 use askama::Template;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -40,7 +39,7 @@ pub struct Shell {
 
 impl Shell {
     pub fn new(app: &App, place: Place) -> Self {
-        Self { place, signed_in: matches!(app.access, Access::Tokens(_)) }
+        Self { place, signed_in: app.access.tokens.required() }
     }
 
     /// For pages shown without a session: sign-in, errors.

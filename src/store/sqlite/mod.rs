@@ -18,6 +18,7 @@ mod quality;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod trials;
 mod upkeep;
 

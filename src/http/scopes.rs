@@ -1,0 +1,21 @@
+//! Which scope of a token each operation needs; `openapi.yaml` says the same under `security`, and a test compares the two.
+
+use crate::domain::access::Scope;
+use axum::http::Method;
+
+/// The scope that a method of a route needs; `None` for methods that it does not have, and where any token will do.
+pub fn needed(method: &Method, route: &str) -> Option<Scope> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let changes = matches!(*method, Method::POST | Method::DELETE);
+    match route {
+        _ if !reads && !changes => None,
+        "/login" | "/logout" => None,
+        "/v1/tokens" | "/v1/tokens/{name}" => Some(Scope::Admin),
+        "/metrics" => Some(Scope::Metrics),
+        _ if reads => Some(Scope::Read),
+        "/v1/matrices" | "/v1/matrices/{digest}" | "/v1/bundles" => Some(Scope::Submit),
+        "/v1/jobs" | "/v1/jobs/{id}" => Some(Scope::Tune),
+        // Models and the quarantine are all users' together; and what nobody has thought of is not for everybody.
+        _ => Some(Scope::Admin),
+    }
+}

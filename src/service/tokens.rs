@@ -1,0 +1,244 @@
+//! API tokens: those of the store and of the configuration, kept in memory, where every request looks them up.
+
+use super::{Result, Service, ServiceError};
+use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token, TokenName};
+use crate::environment::random;
+use crate::store::StoredToken;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// Most tokens in force: all are in memory, and each session of a browser is compared with all.
+const MOST: u32 = 1000;
+/// By which people and scanners of files recognise a token.
+const PREFIX: &str = "spt_";
+/// Longest life of a token.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// A token to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewToken {
+    pub name: TokenName,
+    pub scopes: Scopes,
+    pub namespace: Namespace,
+    /// `None`: it does not expire.
+    pub lasting: Option<Duration>,
+}
+
+/// A token that has just been made, with its secret, which is kept nowhere.
+#[derive(Clone, PartialEq)]
+pub struct MadeToken {
+    pub token: Token,
+    pub secret: String,
+}
+
+impl fmt::Debug for MadeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MadeToken({})", self.token.name)
+    }
+}
+
+/// The tokens that are in force or have expired; revoked ones are forgotten.
+#[derive(Debug, Default)]
+pub struct Ring {
+    known: RwLock<Arc<Known>>,
+    /// Once a token is required, it is until the process ends: revoking the last one opens nothing.
+    required: AtomicBool,
+    /// The revision of the store's tokens that was read.
+    revision: AtomicU64,
+    /// Held while they are read, so that no earlier reading replaces a later one.
+    reading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    configured: Vec<Arc<StoredToken>>,
+    by_hash: HashMap<Digest, Arc<StoredToken>>,
+}
+
+impl Known {
+    fn of(configured: Vec<Arc<StoredToken>>, stored: Vec<Arc<StoredToken>>) -> Self {
+        let all = stored.into_iter().chain(configured.iter().cloned());
+        let by_hash = all.map(|one| (one.hash, one)).collect();
+        Self { configured, by_hash }
+    }
+}
+
+impl Ring {
+    /// A ring of these tokens alone.
+    pub fn of(tokens: impl IntoIterator<Item = StoredToken>) -> Self {
+        let ring = Self::default();
+        ring.set(Known::of(tokens.into_iter().map(Arc::new).collect(), Vec::new()));
+        ring
+    }
+
+    fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set(&self, known: Known) {
+        if !known.by_hash.is_empty() {
+            self.required.store(true, Ordering::Release);
+        }
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    }
+
+    /// Whether requests need a token.
+    pub fn required(&self) -> bool {
+        self.required.load(Ordering::Acquire)
+    }
+
+    /// The token with this secret, which may have expired. It is found by its hash, so that the time tells nothing of other tokens, and
+    /// hashes are compared in constant time.
+    pub fn find(&self, secret: &[u8]) -> Option<Arc<StoredToken>> {
+        let given = blake3::hash(secret);
+        let known = self.known();
+        let found = known.by_hash.get(&Digest::from_bytes(*given.as_bytes()))?;
+        (given == *found.hash.as_bytes()).then(|| Arc::clone(found))
+    }
+
+    /// All tokens that are not revoked.
+    pub fn all(&self) -> Vec<Arc<StoredToken>> {
+        self.known().by_hash.values().cloned().collect()
+    }
+}
+
+impl Service {
+    /// The tokens of this service.
+    pub fn ring(&self) -> &Arc<Ring> {
+        &self.inner.ring
+    }
+
+    /// Reads the store's tokens, and adds those of the configuration: these permit everything in the default namespace.
+    pub async fn open_ring(&self, configured: impl IntoIterator<Item = [u8; 32]>) -> Result<()> {
+        let of = |hash: [u8; 32]| {
+            let hash = Digest::from_bytes(hash);
+            let token = Token {
+                name: TokenName::configured(&hash.to_string()),
+                scopes: Scopes::all(),
+                namespace: Namespace::default(),
+                created_at: Timestamp::now(),
+                expires_at: None,
+                revoked_at: None,
+            };
+            Arc::new(StoredToken { token, hash })
+        };
+        self.inner.ring.set(Known::of(configured.into_iter().map(of).collect(), Vec::new()));
+        self.read_tokens().await
+    }
+
+    /// Takes over what other processes have changed.
+    pub(super) async fn look_at_tokens(&self) -> Result<()> {
+        let seen = self.inner.ring.revision.load(Ordering::Acquire);
+        if self.inner.store.tokens_revision().await? != seen {
+            self.read_tokens().await?;
+        }
+        Ok(())
+    }
+
+    async fn read_tokens(&self) -> Result<()> {
+        let _alone = self.inner.ring.reading.lock().await;
+        // Before the tokens: a change in between is read twice, and not missed.
+        let revision = self.inner.store.tokens_revision().await?;
+        let stored = self.inner.store.tokens().await?.into_iter();
+        let stored = stored.filter(|one| one.token.revoked_at.is_none()).map(Arc::new).collect();
+        let ring = &self.inner.ring;
+        ring.set(Known::of(ring.known().configured.clone(), stored));
+        ring.revision.store(revision, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes a token. Its secret is in the answer and nowhere else.
+    pub async fn make_token(&self, asked: NewToken) -> Result<MadeToken> {
+        let NewToken { name, scopes, namespace, lasting } = asked;
+        if scopes.is_empty() {
+            return Err(ServiceError::invalid("/scopes", "a token needs at least one scope"));
+        }
+        if name.is_configured() {
+            let message = "names of this form are those of tokens of the configuration";
+            return Err(ServiceError::invalid("/name", message));
+        }
+        if lasting.is_some_and(|life| life.is_zero() || life > LONGEST) {
+            let message = "a token lasts at least a second and at most ten years";
+            return Err(ServiceError::invalid("/expires_in_s", message));
+        }
+        let random = random::secret().map_err(|error| ServiceError::of_io("a token", error))?;
+        let secret = format!("{PREFIX}{}", Digest::from_bytes(random));
+        let created_at = Timestamp::now();
+        let ends = |life: Duration| {
+            created_at.plus_millis(i64::try_from(life.as_millis()).unwrap_or(i64::MAX))
+        };
+        let token = Token {
+            name,
+            scopes,
+            namespace,
+            created_at,
+            expires_at: lasting.map(ends),
+            revoked_at: None,
+        };
+        let hash = Digest::from_bytes(*blake3::hash(secret.as_bytes()).as_bytes());
+        let stored = StoredToken { token, hash };
+        if !self.inner.store.insert_token(&stored, MOST).await? {
+            let message = format!(
+                "a token named {} is in force: revoke it first, or choose another name",
+                stored.token.name
+            );
+            return Err(ServiceError::Conflict { message });
+        }
+        self.read_tokens().await?;
+        Ok(MadeToken { token: stored.token, secret })
+    }
+
+    /// All tokens: those of the configuration, then those of the store, newest first, also revoked and expired ones.
+    pub async fn tokens(&self) -> Result<Vec<Token>> {
+        let configured = self.inner.ring.known().configured.clone();
+        let stored = self.inner.store.tokens().await?.into_iter().map(|one| one.token);
+        Ok(configured.iter().map(|one| one.token.clone()).chain(stored).collect())
+    }
+
+    /// Ends a token in force: the next request with it is refused here, and by other processes of the store within a moment.
+    pub async fn revoke_token(&self, name: &TokenName) -> Result<()> {
+        if name.is_configured() {
+            let message = "tokens of the configuration are removed there (server.tokens)";
+            return Err(ServiceError::Conflict { message: message.to_owned() });
+        }
+        let revoked = self.inner.store.revoke_token(name, Timestamp::now()).await?;
+        if revoked.is_none() {
+            return Err(ServiceError::not_found("token", name));
+        }
+        self.read_tokens().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(name: &str, secret: &str) -> Arc<StoredToken> {
+        let token = Token {
+            name: name.parse().unwrap(),
+            scopes: Scopes::all(),
+            namespace: Namespace::default(),
+            created_at: Timestamp(0),
+            expires_at: Some(Timestamp(5)),
+            revoked_at: None,
+        };
+        let hash = Digest::from_bytes(*blake3::hash(secret.as_bytes()).as_bytes());
+        Arc::new(StoredToken { token, hash })
+    }
+
+    #[test]
+    fn a_ring_that_was_closed_stays_closed() {
+        let ring = Ring::default();
+        assert!(!ring.required() && ring.find(b"sesame").is_none());
+        ring.set(Known::of(vec![token("a", "sesame")], vec![token("b", "other")]));
+        assert_eq!(ring.find(b"sesame").unwrap().token.name.as_str(), "a");
+        assert_eq!(ring.find(b"other").unwrap().token.name.as_str(), "b");
+        assert!(ring.find(b"sesam").is_none() && ring.find(b"").is_none());
+        assert_eq!(ring.all().len(), 2);
+        ring.set(Known::default());
+        assert!(ring.required() && ring.find(b"sesame").is_none());
+    }
+}

@@ -1,0 +1,117 @@
+//! API tokens. Revoked ones stay for a while, for who asks later what a name in the audit log was.
+
+use super::{SqliteStore, codec};
+use crate::domain::{Digest, Timestamp, Token, TokenName};
+use crate::store::{Result, StoreError, StoredToken, Tokens};
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+#[derive(sqlx::FromRow)]
+struct TokenRow {
+    hash: Vec<u8>,
+    name: String,
+    scopes: String,
+    namespace: String,
+    created_at: i64,
+    expires_at: Option<i64>,
+    revoked_at: Option<i64>,
+}
+
+impl TokenRow {
+    fn token(self) -> Result<StoredToken> {
+        let hash: Digest = codec::digest("token hash", &self.hash)?;
+        let token = Token {
+            name: self.name.parse().map_err(|error| codec::corrupt("token name", error))?,
+            scopes: self.scopes.parse().map_err(|error| codec::corrupt("token scopes", error))?,
+            namespace: self
+                .namespace
+                .parse()
+                .map_err(|error| codec::corrupt("token namespace", error))?,
+            created_at: Timestamp(self.created_at),
+            expires_at: self.expires_at.map(Timestamp),
+            revoked_at: self.revoked_at.map(Timestamp),
+        };
+        Ok(StoredToken { token, hash })
+    }
+}
+
+#[async_trait]
+impl Tokens for SqliteStore {
+    async fn insert_token(&self, new: &StoredToken, most: u32) -> Result<bool> {
+        let StoredToken { token, hash } = new;
+        let mut tx = self.begin().await?;
+        let in_force: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM tokens WHERE revoked_at IS NULL")
+                .fetch_one(&mut *tx)
+                .await?;
+        if in_force >= i64::from(most) {
+            return Err(StoreError::InUse(format!(
+                "there are {in_force} tokens, as many as there may be: revoke some first"
+            )));
+        }
+        let done = sqlx::query(
+            "INSERT INTO tokens (hash, name, scopes, namespace, created_at, expires_at)
+             VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        )
+        .bind(&hash.as_bytes()[..])
+        .bind(token.name.as_str())
+        .bind(token.scopes.to_string())
+        .bind(token.namespace.as_str())
+        .bind(token.created_at.0)
+        .bind(token.expires_at.map(|end| end.0))
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() == 0 {
+            return Ok(false);
+        }
+        raise(&mut tx).await?;
+        tx.commit([]).await?;
+        Ok(true)
+    }
+
+    async fn tokens(&self) -> Result<Vec<StoredToken>> {
+        let rows: Vec<TokenRow> = sqlx::query_as(
+            "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at FROM tokens
+             ORDER BY created_at DESC, hash DESC",
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        // One that cannot be read admits nobody, and must not shut the others out.
+        let read = |row: TokenRow| match row.token() {
+            Ok(token) => Some(token),
+            Err(error) => {
+                tracing::error!(%error, "a token is left out");
+                None
+            }
+        };
+        Ok(rows.into_iter().filter_map(read).collect())
+    }
+
+    async fn revoke_token(&self, name: &TokenName, at: Timestamp) -> Result<Option<Token>> {
+        let mut tx = self.begin().await?;
+        let row: Option<TokenRow> = sqlx::query_as(
+            "UPDATE tokens SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL
+             RETURNING hash, name, scopes, namespace, created_at, expires_at, revoked_at",
+        )
+        .bind(at.0)
+        .bind(name.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        raise(&mut tx).await?;
+        tx.commit([]).await?;
+        Ok(Some(row.token()?.token))
+    }
+
+    async fn tokens_revision(&self) -> Result<u64> {
+        let value: i64 = sqlx::query_scalar("SELECT value FROM tokens_revision")
+            .fetch_one(&self.readers)
+            .await?;
+        codec::count("tokens revision", value)
+    }
+}
+
+async fn raise(tx: &mut SqliteConnection) -> Result<()> {
+    sqlx::query("UPDATE tokens_revision SET value = value + 1").execute(tx).await?;
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! API tokens, by the hash of their secret.
+
+use super::Result;
+use crate::domain::{Digest, Timestamp, Token, TokenName};
+use async_trait::async_trait;
+
+/// A token and the BLAKE3 hash of its secret.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredToken {
+    pub token: Token,
+    pub hash: Digest,
+}
+
+#[async_trait]
+pub trait Tokens: Send + Sync {
+    /// Returns false, and changes nothing, if a token in force has this name. `InUse` if `most` tokens are in force.
+    async fn insert_token(&self, new: &StoredToken, most: u32) -> Result<bool>;
+    /// All tokens, also revoked and expired ones, newest first.
+    async fn tokens(&self) -> Result<Vec<StoredToken>>;
+    /// Ends the token in force of this name; `None` if there is none.
+    async fn revoke_token(&self, name: &TokenName, at: Timestamp) -> Result<Option<Token>>;
+    /// Grows with every change of the tokens by any process.
+    async fn tokens_revision(&self) -> Result<u64>;
+}

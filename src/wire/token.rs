@@ -1,0 +1,77 @@
+//! API tokens.
+
+use super::given;
+use crate::domain::access::Scope;
+use crate::domain::{self, Namespace, Timestamp, TokenName};
+use serde::{Deserialize, Serialize};
+
+/// A token without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Token {
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub name: TokenName,
+    pub scopes: Vec<Scope>,
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub namespace: Namespace,
+    pub created_at: String,
+    /// When it expires or has expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<String>,
+    /// Whether it is one of the configuration (`server.tokens`).
+    #[serde(default)]
+    pub configured: bool,
+}
+
+impl From<domain::Token> for Token {
+    fn from(token: domain::Token) -> Self {
+        let text = |time: Option<Timestamp>| time.map(Timestamp::to_rfc3339);
+        Self {
+            configured: token.name.is_configured(),
+            name: token.name,
+            scopes: token.scopes.as_slice().to_vec(),
+            namespace: token.namespace,
+            created_at: token.created_at.to_rfc3339(),
+            expires_at: text(token.expires_at),
+            revoked_at: text(token.revoked_at),
+        }
+    }
+}
+
+/// All tokens, on one page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Tokens {
+    pub items: Vec<Token>,
+}
+
+/// A token that has just been made.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MadeToken {
+    /// The secret, which is told only here.
+    pub token: String,
+    #[serde(flatten)]
+    pub facts: Token,
+}
+
+/// The request for a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub name: TokenName,
+    /// `read`, `submit` and `tune` unless given.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<Vec<Scope>>,
+    /// `default` unless given.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub namespace: Option<Namespace>,
+    /// Seconds from now; it does not expire unless given.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub expires_in_s: Option<u64>,
+}
