@@ -158,7 +158,7 @@ impl Kind {
             Self::NotFound => "no route has this path; GET / lists them",
             Self::MethodNotAllowed => "the Allow header lists the methods of this resource",
             Self::SlowClient => "the body did not arrive in time, or too slowly",
-            Self::TooLarge => "the decompressed body is larger than this server accepts",
+            Self::TooLarge => "the body is larger than this server accepts",
             Self::UnsupportedMediaType => "Content-Encoding may be gzip, zstd or identity",
             Self::TimedOut => "the server did not finish within its time limit",
             Self::MalformedBody => "the request could not be read",

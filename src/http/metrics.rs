@@ -131,7 +131,7 @@ fn describe() {
         "Stored files whose contents were not those of their digest, and that were set aside."
     );
     describe_counter!(UPLOADS, "Uploads by outcome.");
-    describe_histogram!(UPLOAD_BYTES, Unit::Bytes, "Size of an upload, decompressed.");
+    describe_histogram!(UPLOAD_BYTES, Unit::Bytes, "Size of an upload as it arrived.");
     describe_histogram!(
         PARSE_SECONDS,
         Unit::Seconds,

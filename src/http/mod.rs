@@ -53,9 +53,9 @@ use tokio_util::sync::CancellationToken;
 /// Limits on the size and duration of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum size in bytes of an uploaded matrix, after decompression.
+    /// Maximum size in bytes of an upload as it arrives; its reader limits what it unpacks to.
     pub upload_bytes: usize,
-    /// Maximum size in bytes of a JSON body, after decompression.
+    /// Maximum size in bytes of a JSON body, as it arrives and unpacked.
     pub json_bytes: usize,
     pub uploads_at_once: usize,
     /// Of these, most of one client.

@@ -3,7 +3,8 @@
 //! Around everything, from the outside in:
 //! 1. edge: request id, latency, panics, headers, problem+json. Outermost, so that it sees every response, including
 //!    those of the other layers and of the fallbacks.
-//! 2. guard: tokens and their scopes ([`super::scopes`]), Host, Origin. Checked before anything of the request is read or decompressed.
+//! 2. guard: tokens and their scopes ([`super::scopes`]), Host, Origin. Checked before anything of the body is
+//!    read.
 //!
 //! Around a handler, depending on the class of its route:
 //! 3. a time limit: short for immediate answers, long for uploads, none for event streams.

@@ -18,9 +18,9 @@ pub enum ServiceError {
     #[error("{message}")]
     Unreadable {
         message: String,
-        /// Line of the decompressed text, counted from 1.
+        /// Line of the unpacked text, counted from 1.
         line: Option<u64>,
-        /// Offset into the decompressed bytes, counted from 0.
+        /// Offset into the unpacked bytes, counted from 0.
         byte: Option<u64>,
     },
     /// The upload is not a bundle that this version can use.

@@ -14,7 +14,7 @@ pub struct ServiceSettings {
     pub owner: String,
     /// Limits of the readers for an upload.
     pub limits: Limits,
-    /// Maximum size in bytes of an upload as it arrives here, after the transport has decompressed it.
+    /// Maximum size in bytes of an upload as it arrives; `limits` has that of what it unpacks to.
     pub max_upload_bytes: u64,
     /// What may be stored.
     pub stored: StoredLimits,

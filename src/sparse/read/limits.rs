@@ -15,7 +15,7 @@ pub struct Limits {
     pub max_nnz: u64,
     /// Most bytes that a gzip, zstd or zip upload may decompress to.
     pub max_decompressed_bytes: u64,
-    /// Most memory for entries while reading: the matrix itself and temporary copies.
+    /// Most memory of one reader: the matrix itself, temporary copies, and what unpacking takes.
     pub max_matrix_bytes: u64,
     /// The memory that this reader shares with others.
     pub memory: Pool,

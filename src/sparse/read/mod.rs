@@ -4,6 +4,7 @@
 //! All formats result in the same canonical [`Csr`] and so in the same digests. Files compressed with gzip or zstd are
 //! decompressed first, up to [`Limits::max_decompressed_bytes`].
 
+mod coding;
 mod error;
 mod limits;
 mod matrix_market;
@@ -18,10 +19,11 @@ mod source;
 mod text;
 mod triplets;
 
+pub use coding::Coding;
 pub use error::{ReadError, ReadErrorKind};
 pub use limits::Limits;
 pub use pool::{Held, Pool, Present, Shortage};
-pub use source::{Coding, decode, decode_path};
+pub use source::{decode, decode_path};
 
 use super::Csr;
 use std::path::Path;

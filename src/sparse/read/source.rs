@@ -1,93 +1,15 @@
 //! The bytes of an upload: memory-mapped from its file, or unpacked from gzip or zstd up to a limit (few in memory, many in
 //! an unnamed temporary file that is then mapped, so that they use page cache instead of heap).
 //!
-//! All that is packed is unpacked here, whether the file itself is, or a `Content-Encoding` says so, or both: all members of a
-//! gzip file (bgzip writes many), all frames of zstd, and nothing else may follow them.
+//! All that is packed is unpacked here, whether the file itself is, or a `Content-Encoding` says so, or both.
 
+use super::coding::{Beyond, Coding};
 use super::{Held, Limits, ReadError};
-use flate2::bufread::MultiGzDecoder;
 use memmap2::Mmap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read, Write};
+use std::io::{self, BufReader, Cursor, Read, Write};
 use std::ops::Deref;
 use std::path::Path;
-
-/// A way of packing bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
-    Gzip,
-    Zstd,
-}
-
-impl Coding {
-    /// The coding that the first bytes of a packed file announce.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
-        if bytes.starts_with(&[0x1f, 0x8b]) {
-            return Some(Self::Gzip);
-        }
-        bytes.starts_with(&ZSTD_MAGIC).then_some(Self::Zstd)
-    }
-
-    /// The coding that a `Content-Encoding` names.
-    pub fn named(name: &str) -> Option<Self> {
-        match name.trim().to_ascii_lowercase().as_str() {
-            "gzip" | "x-gzip" => Some(Self::Gzip),
-            "zstd" => Some(Self::Zstd),
-            _ => None,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-        }
-    }
-
-    /// A reader of what `packed` unpacks to, which begins with `head`.
-    fn decoder<'a>(
-        self,
-        head: &[u8],
-        packed: impl BufRead + 'a,
-        held: &Held,
-    ) -> Result<Box<dyn Read + 'a>, ReadError> {
-        Ok(match self {
-            Self::Gzip => {
-                held.charge(1, GZIP_STATE, "unpacking gzip")?;
-                Box::new(MultiGzDecoder::new(packed))
-            }
-            Self::Zstd => {
-                let log = window_log(head);
-                held.charge(1, (1 << log) + ZSTD_STATE, "unpacking zstd")?;
-                let starting = |error| ReadError::io("starting zstd", &error);
-                let mut decoder =
-                    zstd::stream::read::Decoder::with_buffer(packed).map_err(starting)?;
-                decoder.window_log_max(log).map_err(starting)?;
-                Box::new(decoder)
-            }
-        })
-    }
-}
-
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// What the decoders allocate beside their windows, at most.
-const GZIP_STATE: u64 = 128 << 10;
-const ZSTD_STATE: u64 = 512 << 10;
-
-/// The logarithm of the largest window that frames may have: as the first frame says, but at least that of zstd's usual
-/// levels, and at most what its own decoder accepts (128 MiB).
-fn window_log(packed: &[u8]) -> u32 {
-    const USUAL: u32 = 23;
-    const MOST: u32 = 27;
-    match packed {
-        // Not a frame of a single segment, which has no window but its content.
-        [_, _, _, _, descriptor, window, ..] if descriptor & 0x20 == 0 => {
-            let mantissa = u32::from(window & 7 != 0);
-            (10 + u32::from(window >> 3) + mantissa).clamp(USUAL, MOST)
-        }
-        _ => USUAL,
-    }
-}
 
 /// Readable bytes from any source.
 pub(super) enum Bytes {
@@ -145,7 +67,7 @@ pub(super) fn unpack(
     let Some(outer) = coding.or_else(|| Coding::of(bytes)) else { return Ok(None) };
     let mut stream = Unpacking::new(outer, bytes, limits, held)?;
     if coding.is_some() {
-        stream.unpack_file(held)?;
+        stream.unpack_file()?;
     }
     let anywhere = std::env::temp_dir();
     let mut spool = Spool::new(limits.spool.as_deref().unwrap_or(&anywhere), limits, held);
@@ -165,9 +87,11 @@ pub(super) fn unpack(
 
 /// Unpacks bytes into memory, at most `limit` of them.
 pub fn decode(packed: &[u8], coding: Coding, limit: u64) -> Result<Vec<u8>, ReadError> {
-    let limits = Limits { max_decompressed_bytes: limit, ..Limits::default() };
-    let mut out = Vec::new();
-    Unpacking::new(coding, packed, &limits, &limits.budget())?.drain(|piece| {
+    let most = limit.saturating_add(DECODERS);
+    let limits =
+        Limits { max_decompressed_bytes: limit, max_matrix_bytes: most, ..Limits::default() };
+    let (held, mut out) = (limits.budget(), Vec::new());
+    Unpacking::new(coding, packed, &limits, &held)?.drain(|piece| {
         out.extend_from_slice(piece);
         Ok(())
     })?;
@@ -188,6 +112,8 @@ pub fn decode_path(
     })
 }
 
+/// Memory of the decoders in [`decode`]: what zstd refers back over, as its own programs permit (128 MiB), and their state.
+const DECODERS: u64 = (128 + 2) << 20;
 /// Unpacked bytes after which the format is known, unless the file ends before.
 const TELLING: u64 = 64 << 10;
 /// Up to this many unpacked bytes are kept in memory.
@@ -263,6 +189,7 @@ struct Unpacking<'a> {
     limit: u64,
     /// Whether the limit is in proportion to the length.
     in_proportion: bool,
+    held: &'a Held,
 }
 
 impl<'a> Unpacking<'a> {
@@ -270,42 +197,63 @@ impl<'a> Unpacking<'a> {
         coding: Coding,
         packed: &'a [u8],
         limits: &Limits,
-        held: &Held,
+        held: &'a Held,
     ) -> Result<Self, ReadError> {
         held.charge(1, PIECE as u64, "unpacking")?;
         let limit = limits.unpacked(packed.len() as u64);
         Ok(Self {
             what: coding.name().to_owned(),
-            decoder: coding.decoder(packed, packed, held)?,
+            decoder: coding.decoder(packed, limit, held)?,
             length: packed.len(),
             limit,
             in_proportion: limit < limits.max_decompressed_bytes,
+            held,
         })
     }
 
     /// Unpacks what was unpacked once more if it is a packed file: nothing between the two is kept.
-    fn unpack_file(&mut self, held: &Held) -> Result<(), ReadError> {
+    fn unpack_file(&mut self) -> Result<(), ReadError> {
         let mut head = Vec::new();
         let first = self.decoder.by_ref().take(16).read_to_end(&mut head);
-        first.map_err(|error| self.corrupt(0, &error))?;
+        first.map_err(|error| self.failed(0, error))?;
         let coding = Coding::of(&head);
         let decoder = std::mem::replace(&mut self.decoder, Box::new(io::empty()));
-        let whole = Cursor::new(head.clone()).chain(decoder);
+        let whole = Cursor::new(head).chain(decoder);
         self.decoder = match coding {
             None => Box::new(whole),
             Some(coding) => {
-                held.charge(1, PIECE as u64, "unpacking")?;
+                self.held.charge(1, PIECE as u64, "unpacking")?;
                 self.what = format!("{} in {}", coding.name(), self.what);
-                coding.decoder(&head, BufReader::with_capacity(PIECE, whole), held)?
+                let whole = BufReader::with_capacity(PIECE, whole);
+                coding.decoder(whole, self.limit, self.held)?
             }
         };
         Ok(())
     }
 
-    fn corrupt(&self, total: u64, error: &io::Error) -> ReadError {
+    /// What a decoder's error says after `total` unpacked bytes: a refusal of its own, or that the stream is damaged.
+    fn failed(&self, total: u64, error: io::Error) -> ReadError {
+        let error = match error.downcast::<ReadError>() {
+            Ok(refusal) => return refusal,
+            Err(error) => error,
+        };
+        if error.get_ref().is_some_and(|cause| cause.is::<Beyond>()) {
+            return self.beyond();
+        }
         ReadError::malformed(format!(
             "the {} stream is corrupt after {total} decompressed bytes: {error}",
             self.what
+        ))
+    }
+
+    fn beyond(&self) -> ReadError {
+        let Self { what, limit, length, .. } = self;
+        let of = match self.in_proportion {
+            true => format!(", which is in proportion to its {length} bytes"),
+            false => String::new(),
+        };
+        ReadError::too_large(format!(
+            "the {what} stream decompresses to more than the limit of {limit} bytes{of}"
         ))
     }
 
@@ -321,18 +269,11 @@ impl<'a> Unpacking<'a> {
                 Ok(0) => return Ok(()),
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.corrupt(total, &error)),
+                Err(error) => return Err(self.failed(total, error)),
             };
             total += got as u64;
             if total > self.limit {
-                let Self { what, limit, length, .. } = self;
-                let of = match self.in_proportion {
-                    true => format!(", which is in proportion to its {length} bytes"),
-                    false => String::new(),
-                };
-                return Err(ReadError::too_large(format!(
-                    "the {what} stream decompresses to more than the limit of {limit} bytes{of}"
-                )));
+                return Err(self.beyond());
             }
             take(&buffer[..got])?;
         }
@@ -341,7 +282,7 @@ impl<'a> Unpacking<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Coding, IN_MEMORY, Spool, window_log};
+    use super::{IN_MEMORY, Spool};
     use crate::sparse::read::{Limits, Pool, ReadErrorKind};
     use std::fs::File;
     use std::path::Path;
@@ -370,16 +311,5 @@ mod tests {
         assert_eq!(second.push(&much).unwrap_err().kind, ReadErrorKind::Busy);
         drop((first, second));
         Spool::new(&folder, &limits, &held).push(&much).unwrap();
-    }
-
-    #[test]
-    fn a_window_is_as_large_as_the_frame_says() {
-        let text = vec![7u8; 1 << 20];
-        let usual = zstd::encode_all(&text[..], 3).unwrap();
-        assert_eq!((Coding::of(&usual), window_log(&usual)), (Some(Coding::Zstd), 23));
-        let mut wide = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
-        wide.window_log(26).unwrap();
-        std::io::Write::write_all(&mut wide, &text).unwrap();
-        assert_eq!(window_log(&wide.finish().unwrap()), 26);
     }
 }

@@ -94,6 +94,68 @@ fn nothing_may_follow_what_is_packed() {
     }
 }
 
+/// As long as its window, which is what the programs write for inputs of a known size with --long or --ultra.
+#[test]
+fn a_frame_of_a_single_segment_may_be_as_large_as_memory_permits() {
+    let mut text = TEXT.to_vec();
+    // Not so small that its window would be in proportion to nothing.
+    text.extend((0..2_000_000u32).flat_map(|i| format!("% {i}\n").into_bytes()));
+    assert!(text.len() > 9 << 20);
+    let mut packer = zstd::bulk::Compressor::new(1).unwrap();
+    packer.set_parameter(zstd::zstd_safe::CParameter::WindowLog(27)).unwrap();
+    let packed = packer.compress(&text).unwrap();
+    assert_ne!(packed[4] & 0x20, 0, "a single segment");
+    let plain = entries(&read(TEXT).unwrap());
+    assert_eq!(entries(&read(&packed).unwrap()), plain);
+    // Also if it is not the first, and behind frames that hold nothing.
+    let skipped = [&[0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+    let comments = [TEXT, b"% more\n"].concat();
+    let several =
+        [&skipped[..], &zstd(&comments), &skipped, &packer.compress(&text[TEXT.len()..]).unwrap()];
+    assert_eq!(entries(&read(&several.concat()).unwrap()), plain);
+    // The window is memory like any other: too much for this reader, or for now.
+    let limits = |most, all| Limits {
+        max_matrix_bytes: most,
+        memory: Pool::memory(all),
+        ..Limits::default()
+    };
+    let error = read_bytes(&packed, &limits(8 << 20, u64::MAX)).unwrap_err();
+    assert_eq!(error.kind, TooLarge);
+    assert!(error.message.contains("the window of zstd"), "{error}");
+    let shared = limits(64 << 20, 64 << 20);
+    let other = shared.memory.open(u64::MAX);
+    other.charge(56 << 20, 1, "another reader").unwrap();
+    assert_eq!(read_bytes(&packed, &shared).unwrap_err().kind, Busy);
+    drop(other);
+    assert!(read_bytes(&packed, &shared).is_ok());
+    // What it declares is refused before it is unpacked, or allocated.
+    let small = Limits { max_decompressed_bytes: 1 << 20, ..Limits::default() };
+    let error = read_bytes(&packed, &small).unwrap_err();
+    assert!(error.message.contains("more than the limit of 1048576 bytes"), "{error}");
+}
+
+/// A window of 2^41 bytes is no reason to allocate any.
+#[test]
+fn a_window_beyond_what_the_decoder_can_is_refused() {
+    let head = [0x28, 0xb5, 0x2f, 0xfd, 0, 0xf8, 1, 0, 0];
+    refused(&head, TooLarge, "refers back over 2199023255552 bytes", None);
+}
+
+/// As tapes write it; gzip itself passes over the zeros.
+#[test]
+fn zeros_may_fill_up_the_last_block_of_gzip() {
+    let plain = entries(&read(TEXT).unwrap());
+    for zeros in [1, 511, 1 << 20] {
+        let filled = [gzip(TEXT), vec![0; zeros]].concat();
+        assert_eq!(entries(&read(&filled).unwrap()), plain);
+        for behind in [&b"x"[..], &gzip(TEXT)] {
+            let junk = [&filled[..], behind].concat();
+            refused(&junk, Malformed, "other than zeros", None);
+        }
+    }
+    refused(&[zstd(TEXT), vec![0; 512]].concat(), Malformed, "stream is corrupt", None);
+}
+
 #[test]
 fn broken_streams_are_refused() {
     for whole in [gzip(TEXT), zstd(TEXT)] {
