@@ -50,6 +50,7 @@ pub struct Server {
     pub body_idle_s: f64,
     pub body_bytes_per_s: u64,
     pub max_connections: usize,
+    pub connections_per_client: usize,
     pub headers_s: f64,
     pub answer_s: f64,
     pub upload_s: f64,

@@ -1,6 +1,6 @@
 //! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
-use super::config::{Config, LogFormat};
+use super::config::{self, Config, LogFormat};
 use super::{INTERRUPTED, assemble, say, session_key};
 use crate::environment::{disk, files};
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without};
@@ -315,6 +315,7 @@ fn learning(config: &Config) -> LearningSettings {
 fn limits(config: &Config) -> Limits {
     let server = &config.server;
     let seconds = Duration::from_secs_f64;
+    let connections = connections(server.max_connections);
     Limits {
         upload_bytes: server.max_upload_bytes,
         json_bytes: server.max_json_bytes,
@@ -324,12 +325,23 @@ fn limits(config: &Config) -> Limits {
         streams_each: server.event_streams_per_client,
         forwarded: server.forwarded_for,
         pace: Pace { idle: seconds(server.body_idle_s), bytes_per_s: server.body_bytes_per_s },
-        connections: connections(server.max_connections),
+        connections,
+        connections_each: of_one_address(server, connections),
         headers: seconds(server.headers_s),
         answer: seconds(server.answer_s),
         upload: seconds(server.upload_s),
         sse_keep_alive: seconds(server.sse_keep_alive_s),
         shutdown: seconds(server.shutdown_s),
+    }
+}
+
+/// Connections of one address: all where a proxy has them all, and fewer than configured where the limit of files left too few.
+const fn of_one_address(server: &config::Server, connections: usize) -> usize {
+    let each = server.connections_per_client;
+    match (server.forwarded_for, connections < server.max_connections) {
+        (true, _) => connections,
+        (false, true) if each > connections / 2 => connections.div_ceil(2),
+        (false, _) => each,
     }
 }
 

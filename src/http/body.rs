@@ -2,6 +2,7 @@
 //! taken off the connection, up to a bound, or the client is told that the connection ends. hyper would end it without a word,
 //! and the client's next request would be lost.
 
+use super::clients::Places;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::header;
@@ -19,7 +20,8 @@ const MOST_DRAINED: u64 = 256 << 10;
 /// Most time that this takes. What a client sent at once is there already.
 const DRAINING: Duration = Duration::from_millis(250);
 
-/// How fast a body has to arrive. Only time in which the server waits for it counts.
+/// How fast a body has to arrive. Only time in which the server waits for it counts. A body that holds one of several places need not
+/// keep to it while enough of them are left ([`Lenience`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Longest time without a byte.
@@ -27,6 +29,9 @@ pub struct Pace {
     /// Least bytes a second, beyond [`GRACE`].
     pub bytes_per_s: u64,
 }
+
+/// How often a body that is waited for beyond its time is looked at again.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Time that every body has, however slow it is.
 const GRACE: Duration = Duration::from_secs(10);
@@ -59,7 +64,9 @@ struct State {
     slow: bool,
     pace: Pace,
     bytes: u64,
-    /// Time that was waited for these bytes, and since when it is waited for the next.
+    /// It is waited for as long as these are not short.
+    places: Option<Places>,
+    /// Time that was waited for these bytes, of each pause the idle time at most, and since when it is waited for the next.
     waited: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
@@ -80,14 +87,17 @@ impl State {
             let patience = self.pace.patience(self.bytes, self.waited);
             let waiting = || (Instant::now(), Box::pin(tokio::time::sleep(patience)));
             let (_, alarm) = self.waiting.get_or_insert_with(waiting);
-            if alarm.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
+            while alarm.as_mut().poll(context).is_ready() {
+                if self.places.as_ref().is_none_or(Places::are_short) {
+                    (self.slow, self.broken) = (true, true);
+                    return failed("the body arrived too slowly");
+                }
+                alarm.set(tokio::time::sleep(LOOK.min(self.pace.idle)));
             }
-            (self.slow, self.broken) = (true, true);
-            return failed("the body arrived too slowly");
+            return Poll::Pending;
         };
         if let Some((since, _)) = self.waiting.take() {
-            self.waited += since.elapsed();
+            self.waited += since.elapsed().min(self.pace.idle);
         }
         match &frame {
             None => self.ended = true,
@@ -114,6 +124,7 @@ impl Watched {
         let expects = request.headers().contains_key(header::EXPECT);
         let body = std::mem::take(request.body_mut());
         let state = State {
+            places: None,
             body: Some(body),
             begun: false,
             ended: false,
@@ -126,6 +137,7 @@ impl Watched {
         };
         let state = Arc::new(Mutex::new(state));
         *request.body_mut() = Body::new(View(Arc::clone(&state)));
+        request.extensions_mut().insert(Lenience(Arc::clone(&state)));
         Some(Self { state, expects })
     }
 
@@ -176,6 +188,17 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How strictly a body is held to its pace; an extension of requests.
+#[derive(Clone)]
+pub struct Lenience(Arc<Mutex<State>>);
+
+impl Lenience {
+    /// Lets the client pause until these places are short.
+    pub fn unless_short(&self, places: &Places) {
+        lock(&self.0).places = Some(places.clone());
+    }
+}
+
 /// What the handler reads.
 struct View(Arc<Mutex<State>>);
 
@@ -202,6 +225,7 @@ impl HttpBody for View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::clients::Client;
     use futures_util::stream;
 
     const PACE: Pace = Pace { idle: Duration::from_secs(5), bytes_per_s: 100 };
@@ -215,9 +239,16 @@ mod tests {
         Request::new(Body::from_stream(pieces))
     }
 
-    async fn read(mut request: Request) -> (Option<usize>, bool, bool) {
+    async fn read(request: Request) -> (Option<usize>, bool, bool) {
+        read_in(request, None).await
+    }
+
+    async fn read_in(mut request: Request, places: Option<&Places>) -> (Option<usize>, bool, bool) {
         let pace = Pace { idle: Duration::from_millis(500), ..PACE };
         let watched = Watched::of(&mut request, pace).unwrap();
+        if let Some(places) = places {
+            request.extensions().get::<Lenience>().unwrap().unless_short(places);
+        }
         let bytes = request.into_body().collect().await.ok();
         let slow = watched.kept_waiting(false);
         (bytes.map(|bytes| bytes.to_bytes().len()), slow, watched.finish().await)
@@ -236,6 +267,24 @@ mod tests {
     async fn a_body_that_stalls_or_trickles_is_given_up() {
         assert_eq!(read(trickle(std::iter::repeat_n(5, 100))).await, (Some(1000), false, true));
         assert_eq!(read(trickle([1, 6000, 1].into_iter())).await, (None, true, false));
+    }
+
+    /// A piped upload whose other end computes may pause; when others need the places, it is given up.
+    #[tokio::test]
+    async fn a_pause_is_forgiven_until_places_are_short() {
+        let places = Places::new("uploads", 2, 2);
+        let client = Client::at(([10, 0, 0, 1], 1).into());
+        let _own = places.take(client).unwrap();
+        let paused = || trickle([1, 1800, 1, 1200, 1].into_iter());
+        assert_eq!(read_in(paused(), Some(&places)).await, (Some(50), false, true));
+        let others = async {
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            places.take(client).unwrap()
+        };
+        let begun = Instant::now();
+        let (read, _other) = tokio::join!(read_in(paused(), Some(&places)), others);
+        assert_eq!(read, (None, true, false));
+        assert!(begun.elapsed() < Duration::from_millis(1700), "{:?}", begun.elapsed());
     }
 
     #[tokio::test]

@@ -1,4 +1,5 @@
-//! What one client may hold at once, so that the rest is left for others: uploads in progress and event streams, by address.
+//! What one client may hold at once, so that the rest is left for others: connections, uploads in progress and event streams, by
+//! address.
 
 use super::error::{Kind, Problem};
 use axum::extract::Request;
@@ -18,6 +19,11 @@ pub struct Client(IpAddr);
 const FORWARDED: &str = "x-forwarded-for";
 
 impl Client {
+    /// The client at the other end of a connection.
+    pub fn at(peer: SocketAddr) -> Self {
+        Self(block(peer.ip()))
+    }
+
     pub fn of(request: &Request, forwarded: bool) -> Self {
         Self::by(request.headers(), request.extensions(), forwarded)
     }
@@ -56,7 +62,22 @@ struct Shared {
     what: &'static str,
     all: usize,
     each: usize,
-    taken: Mutex<HashMap<Client, usize>>,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    sum: usize,
+    by: HashMap<Client, usize>,
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// All are taken.
+    All,
+    /// The client has as many as one may.
+    Own,
 }
 
 impl Places {
@@ -67,23 +88,39 @@ impl Places {
 
     /// A place, or the refusal: queued requests would only hold memory and time out.
     pub fn take(&self, client: Client) -> Result<Place, Problem> {
-        let Shared { what, all, each, .. } = &*self.0;
+        self.try_take(client).map_err(|full| {
+            let Shared { what, all, each, .. } = &*self.0;
+            let detail = match full {
+                Full::All => format!("the server's limit of {all} concurrent {what} is reached"),
+                Full::Own => format!(
+                    "{each} {what} from this address are in progress, as many as one may have"
+                ),
+            };
+            Problem::new(Kind::Busy, detail)
+        })
+    }
+
+    /// A place, or why there is none.
+    pub fn try_take(&self, client: Client) -> Result<Place, Full> {
         let mut taken = self.taken();
-        if taken.values().sum::<usize>() >= *all {
-            let detail = format!("the server's limit of {all} concurrent {what} is reached");
-            return Err(Problem::new(Kind::Busy, detail));
+        if taken.sum >= self.0.all {
+            return Err(Full::All);
         }
-        let own = taken.entry(client).or_default();
-        if *own >= *each {
-            let detail =
-                format!("{each} {what} from this address are in progress, as many as one may have");
-            return Err(Problem::new(Kind::Busy, detail));
+        let own = taken.by.entry(client).or_default();
+        if *own >= self.0.each {
+            return Err(Full::Own);
         }
         *own += 1;
+        taken.sum += 1;
         Ok(Place { places: self.clone(), client })
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
+    /// Whether fewer than half of all places are left: who holds one must make use of it.
+    pub fn are_short(&self) -> bool {
+        2 * (self.0.all.saturating_sub(self.taken().sum)) < self.0.all
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,10 +135,12 @@ pub struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
-        if let Some(own) = taken.get_mut(&self.client) {
+        let Taken { sum, by } = &mut *taken;
+        if let Some(own) = by.get_mut(&self.client) {
+            *sum -= 1;
             *own -= 1;
             if *own == 0 {
-                taken.remove(&self.client);
+                by.remove(&self.client);
             }
         }
     }
@@ -141,12 +180,19 @@ mod tests {
         let places = Places::new("uploads", 3, 2);
         let (one, other) = (client("10.0.0.1:5", &[], false), client("10.0.0.2:5", &[], false));
         let first = places.take(one).unwrap();
-        let _second = places.take(one).unwrap();
+        let second = places.take(one).unwrap();
         assert!(places.take(one).unwrap_err().detail().contains("from this address"));
         let _third = places.take(other).unwrap();
         assert!(places.take(other).unwrap_err().detail().contains("limit of 3"));
+        assert!(places.are_short());
         drop(first);
+        assert!(places.are_short(), "one of three is left");
         assert!(places.take(one).is_ok());
-        assert_eq!(places.taken().len(), 2);
+        {
+            let taken = places.taken();
+            assert_eq!((taken.by.len(), taken.sum), (2, 2));
+        }
+        drop(second);
+        assert!(!places.are_short());
     }
 }

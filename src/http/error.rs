@@ -323,6 +323,7 @@ impl From<ServiceError> for Problem {
             ServiceError::Shortage { shortage, lack, .. } => {
                 let kind = match lack {
                     Lack::Never => Kind::TooLarge,
+                    Lack::Host => Kind::Unavailable,
                     Lack::InUse => Kind::Busy,
                     Lack::Full => Kind::StorageFull,
                 };

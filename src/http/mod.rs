@@ -6,6 +6,7 @@ mod bundles;
 mod catalogue;
 mod clients;
 mod coding;
+mod connections;
 mod dashboard;
 mod devices;
 mod edge;
@@ -69,6 +70,8 @@ pub struct Limits {
     pub pace: Pace,
     /// Maximum number of connections; a few more are accepted for the checks of an orchestrator.
     pub connections: usize,
+    /// Of these, most of one address.
+    pub connections_each: usize,
     /// Time limit for a request's headers, and for an idle connection.
     pub headers: Duration,
     /// Time limit for an answer, except for uploads and event streams.

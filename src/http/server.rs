@@ -4,6 +4,7 @@
 //! indefinitely for connections at shutdown.
 
 use super::clients::Peer;
+use super::connections::{Connections, Place, RESERVE_HEADERS};
 use super::metrics::Open;
 use super::{App, Limits, router};
 use axum::Router;
@@ -18,11 +19,10 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
@@ -70,7 +70,7 @@ impl Server {
         shutdown: &CancellationToken,
     ) -> TaskTracker {
         let tracker = TaskTracker::new();
-        let places = Connections::new(limits.connections);
+        let places = Connections::new(limits.connections, limits.connections_each);
         while let Some(accepted) = shutdown.run_until_cancelled(self.next(&places)).await {
             match accepted {
                 Ok(accepted) => {
@@ -93,52 +93,10 @@ impl Server {
     }
 
     async fn next(&self, places: &Connections) -> io::Result<Accepted> {
-        let place = places.any().await?;
         let (stream, peer) = self.listener.accept().await?;
         // Responses are written in one piece, so waiting to fill a segment would only delay them.
         stream.set_nodelay(true)?;
-        Ok(Accepted { stream, peer: Peer(peer), place: places.better(place) })
-    }
-}
-
-/// Connections beyond the usual number: there the checks of an orchestrator are answered, and nothing else.
-const RESERVE: usize = 32;
-/// Time limit for the headers of these, which must not be held for long.
-const RESERVE_HEADERS: Duration = Duration::from_secs(5);
-
-/// The places of connections.
-struct Connections {
-    usual: Arc<Semaphore>,
-    reserve: Arc<Semaphore>,
-}
-
-struct Place {
-    _permit: OwnedSemaphorePermit,
-    reserved: bool,
-}
-
-impl Connections {
-    fn new(usual: usize) -> Self {
-        let usual = Arc::new(Semaphore::new(usual));
-        Self { usual, reserve: Arc::new(Semaphore::new(RESERVE)) }
-    }
-
-    /// The first place that is free, a usual one if there is one.
-    async fn any(&self) -> io::Result<Place> {
-        let (permit, reserved) = tokio::select! {
-            biased;
-            permit = Arc::clone(&self.usual).acquire_owned() => (permit, false),
-            permit = Arc::clone(&self.reserve).acquire_owned() => (permit, true),
-        };
-        Ok(Place { _permit: permit.map_err(io::Error::other)?, reserved })
-    }
-
-    /// A usual place instead of a reserved one, if one has become free.
-    fn better(&self, place: Place) -> Place {
-        match Arc::clone(&self.usual).try_acquire_owned() {
-            Ok(permit) if place.reserved => Place { _permit: permit, reserved: false },
-            _ => place,
-        }
+        Ok(Accepted { stream, peer: Peer(peer), place: places.take(peer).await? })
     }
 }
 
@@ -168,17 +126,28 @@ const SILENCE: Duration = Duration::from_secs(2);
 impl Accepted {
     async fn serve(self, router: Router, headers: Duration, shutdown: CancellationToken) {
         let Self { stream, peer, place } = self;
-        let reserved = place.reserved;
-        let headers = if reserved { headers.min(RESERVE_HEADERS) } else { headers };
+        let Place::Reserved(reserved) = &place else {
+            let service = service_fn(move |mut request: Request<Incoming>| {
+                request.extensions_mut().insert(peer);
+                router.clone().call(request).boxed()
+            });
+            return connection(stream, service, headers, shutdown).await;
+        };
+        let (displaced, answering) = (reserved.displaced(), reserved.answering());
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer);
-            if reserved {
-                request.extensions_mut().insert(Reserved);
+            request.extensions_mut().insert(Reserved);
+            answering.store(true, Relaxed);
+            let (answer, answering) = (router.clone().call(request), answering.clone());
+            async move {
+                let answer = answer.await;
+                answering.store(false, Relaxed);
+                answer
             }
-            router.clone().call(request).boxed()
+            .boxed()
         });
-        connection(stream, service, headers, shutdown).await;
-        drop(place);
+        let serving = connection(stream, service, headers.min(RESERVE_HEADERS), shutdown);
+        displaced.run_until_cancelled(serving).await;
     }
 }
 

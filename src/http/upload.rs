@@ -2,6 +2,7 @@
 //! separately.
 
 use super::App;
+use super::body::Lenience;
 use super::clients::{Client, Place};
 use super::coding;
 use super::error::{Kind, Problem};
@@ -34,6 +35,9 @@ impl Upload {
         }
         let coding = coding::of(request.headers())?;
         let place = app.uploads.take(Client::of(&request, app.limits.forwarded))?;
+        if let Some(lenience) = request.extensions().get::<Lenience>() {
+            lenience.unless_short(&app.uploads);
+        }
         Ok(Self {
             _place: place,
             _open: Open::upload(),

@@ -58,8 +58,10 @@ pub enum ServiceError {
 /// What kind of shortage it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// There is never as much.
+    /// There is never as much, for this request.
     Never,
+    /// There is never as much on this server, whose fault it is: what it stores may have come under larger limits.
+    Host,
     /// Others use it now: the same request may succeed later.
     InUse,
     /// The store is full, until the operator makes room.
@@ -93,10 +95,25 @@ impl ServiceError {
         Self::Internal(Arc::new(IoFailure { what, source: error }))
     }
 
+    /// A stored matrix that is to be read takes more memory than there is for it: nothing about the request is too large.
+    fn short_of_memory(shortage: Shortage, kind: ReadErrorKind) -> Self {
+        let Shortage { need, limit, place } = shortage;
+        let (why, lack) = match kind {
+            ReadErrorKind::Busy => {
+                ("others use too much of them now: try again later", Lack::InUse)
+            }
+            _ => ("that is less: raise server.reading_bytes", Lack::Host),
+        };
+        let message = format!(
+            "reading the stored matrix needs at least {need} bytes of memory (for {place}); {limit} may be used for reading, and {why}"
+        );
+        Self::Shortage { message, shortage, lack }
+    }
+
     /// Whether the server failed rather than the request.
     pub(crate) const fn is_failure(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Full(_) | Self::Internal(_))
-            || matches!(self, Self::Shortage { lack: Lack::InUse | Lack::Full, .. })
+            || matches!(self, Self::Shortage { lack: Lack::InUse | Lack::Full | Lack::Host, .. })
     }
 }
 
@@ -141,7 +158,10 @@ impl From<ReadError> for ServiceError {
 impl From<CanonicalError> for ServiceError {
     fn from(error: CanonicalError) -> Self {
         match error {
-            CanonicalError::Memory(error) => (*error).into(),
+            CanonicalError::Memory(error) => match error.shortage {
+                Some(shortage) => Self::short_of_memory(shortage, error.kind),
+                None => (*error).into(),
+            },
             error => Self::internal(error),
         }
     }
@@ -195,6 +215,23 @@ impl From<tokio::sync::AcquireError> for ServiceError {
 mod tests {
     use super::*;
     use std::error::Error as _;
+
+    #[test]
+    fn a_stored_matrix_is_never_too_large_a_request() {
+        let memory = crate::sparse::read::Pool::memory(100);
+        let of = |bytes| {
+            let error = memory.open(u64::MAX).charge(bytes, 1, "entries").unwrap_err();
+            ServiceError::from(CanonicalError::from(error))
+        };
+        let other = memory.open(u64::MAX);
+        other.charge(60, 1, "another").unwrap();
+        for (bytes, lack, says) in [(50, Lack::InUse, "try again"), (200, Lack::Host, "raise")] {
+            let error = of(bytes);
+            assert!(error.is_failure() && error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains("stored matrix"), "{error}");
+            assert!(matches!(error, ServiceError::Shortage { lack: found, .. } if found == lack));
+        }
+    }
 
     #[test]
     fn kinds_and_causes_are_kept() {

@@ -150,7 +150,8 @@ fn stalled(more: &str) -> String {
 
 #[tokio::test]
 async fn bodies_that_stall_are_given_up() {
-    let app = TestApp::with(&[("server.body_idle_s", 0.3.into())]).await;
+    let settings = [("server.body_idle_s", 0.3.into()), ("server.uploads_at_once", 1.into())];
+    let app = TestApp::with(&settings).await;
     let json = post("/v1/jobs", "content-type: application/json\r\n", "{\"matrix\": ");
     let json = json.replace("content-length: 11", "content-length: 500");
     for head in [stalled(""), json] {
@@ -169,6 +170,34 @@ async fn bodies_that_stall_are_given_up() {
     raw.send(train.replace("content-length: 1", "content-length: 100")).await.unwrap();
     let answer = raw.answer().await.unwrap();
     assert!(answer.status == 408 && answer.body.contains("slow-client"), "{}", answer.body);
+}
+
+/// A pipe whose other end computes may pause; sockets that trickle hold no places that others need.
+#[tokio::test]
+async fn uploads_may_pause_until_places_are_short() {
+    let settings = [("server.body_idle_s", 0.3.into()), ("server.uploads_per_client", 4.into())];
+    let app = TestApp::with(&settings).await;
+    let whole = tridiagonal(50);
+    let (first, rest) = whole.split_at(100);
+    let upload = post("/v1/matrices", "", &whole);
+    let head = upload.strip_suffix(rest).unwrap();
+    let mut honest = Raw::new(&app).await;
+    honest.send(head).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    honest.send(rest).await.unwrap();
+    let answer = honest.answer().await.unwrap();
+    assert_eq!(answer.status, 201, "{} of {first}", answer.body);
+
+    let mut stalling = Vec::new();
+    for _ in 0..4 {
+        let mut raw = Raw::new(&app).await;
+        raw.send(stalled("")).await.unwrap();
+        stalling.push(raw);
+    }
+    for raw in &mut stalling[..2] {
+        assert_eq!(raw.answer().await.expect("an answer").status, 408);
+    }
+    assert_eq!(app.upload(tridiagonal(51)).await.status(), 201);
 }
 
 #[tokio::test]
@@ -245,6 +274,45 @@ async fn health_is_answered_when_all_connections_are_taken() {
         }
     };
     tokio::time::timeout(Duration::from_secs(10), usual).await.expect("places are free again");
+}
+
+/// Of one client, with as little as it can send: neither the usual places nor the reserve are theirs for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_answered_beside_a_thousand_sockets_that_trickle() {
+    let app = TestApp::with(&[("server.connections_per_client", 20.into())]).await;
+    let mut trickling = Vec::new();
+    for _ in 0..1000 {
+        let mut raw = Raw::new(&app).await;
+        raw.send("GET /healthz HTTP/1.1\r\nhost: local").await.unwrap();
+        trickling.push(raw);
+    }
+    let mut slowest = Duration::ZERO;
+    for raw in &mut trickling {
+        // Not all are there to trickle any more.
+        drop(raw.send("h").await);
+        let began = std::time::Instant::now();
+        let mut health = Raw::new(&app).await;
+        health.send(HEALTH).await.unwrap();
+        assert_eq!(health.answer().await.expect("the check is answered").status, 200);
+        slowest = slowest.max(began.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    let mut ended = 0;
+    for raw in &mut trickling {
+        ended += usize::from(raw.send("o").await.is_err());
+    }
+    assert!(ended >= 900, "{ended}: the reserve is not theirs");
+    // What is not a check is refused, not left waiting, and other addresses have places of their own.
+    let mut raw = Raw::new(&app).await;
+    raw.send(HEALTH.replace("/healthz", "/v1/jobs")).await.unwrap();
+    let answer = raw.answer().await.unwrap();
+    assert!(answer.status == 503 && answer.body.contains("/problems/busy"), "{}", answer.body);
+    let address = app.running.address;
+    let other = tokio::net::TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = Raw { stream: other.connect(address).await.unwrap(), seen: Vec::new() };
+    other.send(HEALTH.replace("/healthz", "/v1/jobs")).await.unwrap();
+    assert_eq!(other.answer().await.unwrap().status, 200);
 }
 
 #[tokio::test]

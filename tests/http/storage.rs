@@ -47,6 +47,7 @@ impl Served {
             forwarded: false,
             pace: Pace { idle: minute, bytes_per_s: 1 },
             connections: 64,
+            connections_each: 64,
             headers: minute,
             answer: minute,
             upload: minute,

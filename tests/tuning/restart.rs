@@ -65,6 +65,34 @@ async fn a_killed_server_goes_on_from_the_trials_it_has() {
     found_by_its_hash(&server, &matrix, &job).await;
 }
 
+/// A job's own reading of the matrix counts as well as that for pictures, and none of it is the client's fault.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_matrix_may_be_more_than_another_start_has_memory_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]).await;
+    let matrix = server.grid(50).await;
+    server.kill();
+    let little = ("SPARSETUNE_SERVER__READING_BYTES", "100000");
+    let server = Server::start(folder.path(), &[little]).await;
+    for path in [
+        format!("/v1/matrices/{matrix}/spy.png"),
+        format!("/v1/plans?matrix={matrix}&op=spmm&n=8&device=cpu"),
+    ] {
+        let answer = server.request(Method::GET, &path).send().await.unwrap();
+        let (status, retry) = (answer.status(), answer.headers().contains_key("retry-after"));
+        let problem: Value = answer.json().await.unwrap();
+        assert_eq!((status.as_u16(), retry), (503, true), "{problem}");
+        assert_eq!(problem["type"], "/problems/unavailable");
+        assert!(problem["need"].as_u64() > problem["limit"].as_u64(), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("the stored matrix"), "{problem}");
+    }
+    let body = json!({"matrix": matrix, "problem": {"op": "spmm", "n": 8}, "device": "cpu"});
+    let job = server.submit(&body).await;
+    let job = server.ended(job["id"].as_str().unwrap()).await;
+    assert_eq!(job["state"], "failed");
+    assert!(job["error"].as_str().unwrap().contains("raise server.reading_bytes"), "{job}");
+}
+
 async fn found_by_its_hash(server: &Server, matrix: &str, job: &Value) {
     let path = format!("/v1/plans?matrix={matrix}&op=spmm&n=96");
     let answer = server.request(Method::GET, &path).send().await.unwrap();

@@ -97,6 +97,8 @@ impl Config {
         found.seconds("server.body_idle_s", server.body_idle_s);
         found.at_least_one("server.body_bytes_per_s", server.body_bytes_per_s);
         found.at_least_one("server.max_connections", server.max_connections as u64);
+        let each = server.connections_per_client as u64;
+        found.at_least_one("server.connections_per_client", each);
         found.seconds("server.headers_s", server.headers_s);
         found.seconds("server.answer_s", server.answer_s);
         found.seconds("server.upload_s", server.upload_s);

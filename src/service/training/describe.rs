@@ -9,16 +9,18 @@ use crate::domain::{CandidateId, Digest, JobFeatures, Matrix, Timestamp};
 use crate::ops::{self, Figures, Narrowing, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
-use crate::sparse::{Csr, canonical, digest};
+use crate::sparse::read::{Held, Pool};
+use crate::sparse::{Csr, digest};
 use crate::store::{BlobError, DescribedJob, TrialQuery, Undescribed};
 use std::collections::HashSet;
-use std::path::Path;
 
 /// Jobs fetched at a time.
 const CHUNK: u32 = 64;
 
 /// Most entries that a specification may generate per entry of the original matrix.
 const MOST_DRAWN: f64 = 8.0;
+/// Bytes that an entry takes while a matrix is generated: drawn, and in the matrix.
+const GENERATED: u64 = 28;
 
 /// Computes the missing features of all finished jobs of the scope, and returns their number. Jobs that fail, or whose
 /// matrix was deleted and cannot be generated again, are skipped.
@@ -85,8 +87,20 @@ async fn describe(
     };
     // And among the candidates that it was to search.
     let narrowing = Narrowing::of(&ended.request, figures);
+    let memory = service.settings().limits.memory.clone();
+    let read = match file {
+        Some(file) => match service.read_patiently(&file).await {
+            Ok(read) => Some(read),
+            Err(error) => return Ok(Err(error.to_string())),
+        },
+        None => None,
+    };
     let space = move || {
-        let matrix = ops::operand(bring(file.as_deref(), &digest, &wanted)?, &problem);
+        let (matrix, _held) = match read {
+            Some(read) => read,
+            None => generated(&digest, &wanted, &memory)?,
+        };
+        let matrix = ops::operand(matrix, &problem);
         let space = ops::of(&problem).space(&matrix, &device, &narrowing);
         space.map_err(|error| error.to_string())
     };
@@ -116,28 +130,30 @@ async fn describe(
     Ok(Ok(()))
 }
 
-/// The matrix from its blob, or generated again if its name is a specification that reproduces it exactly.
-fn bring(file: Option<&Path>, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
-    if let Some(file) = file {
-        return canonical::open(file).map(|(matrix, _)| matrix).map_err(|error| error.to_string());
-    }
+/// A deleted matrix, generated again if its name is a specification that reproduces it exactly, in memory that readers share.
+fn generated(wanted: &Digest, facts: &Matrix, memory: &Pool) -> Result<(Csr, Held), String> {
     let name = facts.name.as_deref().unwrap_or_default();
     let spec = Spec::parse(name).map_err(|_| "the matrix was deleted".to_owned())?;
     // Clients choose names, so a name must not trigger the generation of something much larger. Entries may be drawn
     // twice.
-    let alike = spec.size().is_some_and(|size| {
+    let alike = spec.size().filter(|size| {
         (size.rows, size.cols) == (facts.rows, facts.cols)
             && size.entries <= MOST_DRAWN * facts.nnz as f64
     });
-    if !alike {
+    let Some(size) = alike else {
         return Err(format!(
             "the matrix was deleted, and the specification {name:?} generates one of another size"
         ));
-    }
+    };
+    let held = memory.open(u64::MAX);
+    let entries =
+        held.charge((size.entries as u64).max(facts.nnz), GENERATED, "entries that are generated");
+    let rows = entries.and_then(|()| held.charge(size.rows + 1, 8, "row pointers"));
+    rows.map_err(|error| error.to_string())?;
     let matrix = spec.generate().map_err(|error| error.to_string())?;
     let found = digest::digest(&matrix, &digest::pattern_digest(&matrix));
     match found == *wanted {
-        true => Ok(matrix),
+        true => Ok((matrix, held)),
         false => Err(format!(
             "the matrix was deleted, and the specification {name:?} generates another matrix"
         )),
@@ -167,15 +183,18 @@ mod tests {
             features: features(&matrix),
             created_at: Timestamp(0),
         };
-        assert_eq!(bring(None, &own, &facts(Some(spec))).unwrap().nnz(), matrix.nnz());
-        let other = bring(None, &own, &facts(Some("poisson2d:nx=5,ny=4,seed=4")));
+        let memory = Pool::memory(10_000);
+        let bring = |facts: Matrix| generated(&own, &facts, &memory).map(|(matrix, _)| matrix);
+        assert_eq!(bring(facts(Some(spec))).unwrap().nnz(), matrix.nnz());
+        assert!(generated(&own, &facts(Some(spec)), &Pool::memory(1000)).is_err());
+        let other = bring(facts(Some("poisson2d:nx=5,ny=4,seed=4")));
         assert!(other.is_err_and(|why| why.contains("another")));
         for other in ["poisson2d:nx=20000,ny=20000", "banded:n=20,half=19"] {
             let facts = Matrix { nnz: 40, ..facts(Some(other)) };
-            let other = bring(None, &own, &facts);
+            let other = bring(facts);
             assert!(other.is_err_and(|why| why.contains("another size")));
         }
-        assert!(bring(None, &own, &facts(Some("a name"))).is_err());
-        assert!(bring(None, &own, &facts(None)).is_err());
+        assert!(bring(facts(Some("a name"))).is_err());
+        assert!(bring(facts(None)).is_err());
     }
 }

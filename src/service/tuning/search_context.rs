@@ -10,7 +10,6 @@ use crate::domain::{
 use crate::ops::{self, Figures, Narrowing, Space};
 use crate::service::Ranker;
 use crate::service::whole::upload_again;
-use crate::sparse::canonical;
 use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
 
@@ -61,12 +60,17 @@ impl Session<'_> {
         };
         let figures = self.figures(&matrix).await?;
         let (device, narrowing) = (self.device.clone(), Narrowing::of(&request, figures));
-        let survey_file = file.clone();
-        let survey = tokio::task::spawn_blocking(move || {
-            let (csr, _) = canonical::open(&survey_file).map_err(|error| error.to_string())?;
-            let csr = ops::operand(csr, &request.problem);
-            let space = ops::of(&request.problem).space(&csr, &device, &narrowing);
-            space.map_err(|error| error.to_string())
+        let (service, survey_file) = (self.service.clone(), file.clone());
+        let survey = tokio::spawn(async move {
+            let read = service.read_patiently(&survey_file).await;
+            let (csr, held) = read.map_err(|error| error.to_string())?;
+            let surveyed = tokio::task::spawn_blocking(move || {
+                let _held = held;
+                let csr = ops::operand(csr, &request.problem);
+                let space = ops::of(&request.problem).space(&csr, &device, &narrowing);
+                space.map_err(|error| error.to_string())
+            });
+            surveyed.await.map_err(|error| format!("pruning failed: {error}"))?
         });
         let loaded = self.evaluator.load(load, &self.signals.stop).await?;
         let space = tokio::select! {

@@ -5,7 +5,7 @@ use super::{CanonicalError, Header, read_array};
 use crate::sparse::read::Held;
 use crate::sparse::{Csr, CsrError};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 /// How row pointers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,26 +98,82 @@ impl Pointers {
             let at = read_array(file, bytemuck::cast_slice_mut(&mut indptr), at)?;
             return Ok((indptr, at));
         };
-        held.charge(count, 12, "rows that have entries")?;
-        let mut numbers = vec![0u32; count as usize];
-        let mut ends = vec![0u64; count as usize];
-        let at = read_array(file, bytemuck::cast_slice_mut(&mut numbers), at)?;
-        let at = read_array(file, bytemuck::cast_slice_mut(&mut ends), at + 4 * (count % 2))?;
         let mut indptr = Vec::with_capacity(rows + 1);
-        let mut end = 0;
-        for (&number, &next) in numbers.iter().zip(&ends) {
-            let number = number as usize;
-            // Each row once, in order; each has entries.
-            if number >= rows || number < indptr.len() || next <= end {
-                return Err(CsrError::RowPointers { row: number }.into());
-            }
-            // This row and the empty ones before it begin where the row before them ends.
-            indptr.resize(number + 1, end as usize);
-            end = next;
-        }
-        indptr.resize(rows + 1, end as usize);
+        let at = runs(file, at, header.rows, count, |length, value| {
+            indptr.resize(indptr.len() + length, value as usize);
+        })?;
         Ok((indptr, at))
     }
+
+    /// Hands on the pointers of all rows as the digest has them, in blocks of at most the length of `block`. The file stands before
+    /// them, and afterwards behind them.
+    pub(super) fn each(
+        self,
+        file: &mut File,
+        rows: u64,
+        block: &mut [u64],
+        mut with: impl FnMut(&[u64]),
+    ) -> Result<(), CanonicalError> {
+        let Self::Filled(count) = self else {
+            let mut left = rows + 1;
+            while left > 0 {
+                let now = left.min(block.len() as u64) as usize;
+                file.read_exact(bytemuck::cast_slice_mut(&mut block[..now]))?;
+                with(&block[..now]);
+                left -= now as u64;
+            }
+            return Ok(());
+        };
+        let (at, mut filled) = (file.stream_position()?, 0);
+        let at = runs(file, at, rows, count, |mut length, value| {
+            while length > 0 {
+                let now = length.min(block.len() - filled);
+                block[filled..filled + now].fill(value);
+                (filled, length) = (filled + now, length - now);
+                if filled == block.len() {
+                    with(block);
+                    filled = 0;
+                }
+            }
+        })?;
+        with(&block[..filled]);
+        file.seek(SeekFrom::Start(at))?;
+        Ok(())
+    }
+}
+
+/// The pointers of all rows from those of `count` rows that have entries, as runs of equal ones, and the offset after the latter in
+/// the file, where they are at `at`.
+fn runs(
+    file: &File,
+    at: u64,
+    rows: u64,
+    count: u64,
+    mut run: impl FnMut(usize, u64),
+) -> Result<u64, CanonicalError> {
+    const BLOCK: usize = 1 << 16;
+    let (mut numbers, mut ends) = (vec![0u32; BLOCK], vec![0u64; BLOCK]);
+    let (mut at_numbers, mut at_ends) = (at, at + 4 * (count + count % 2));
+    let (mut left, mut known, mut end) = (count, 0, 0);
+    while left > 0 {
+        let now = left.min(BLOCK as u64) as usize;
+        let (numbers, ends) = (&mut numbers[..now], &mut ends[..now]);
+        at_numbers = read_array(file, bytemuck::cast_slice_mut(numbers), at_numbers)?;
+        at_ends = read_array(file, bytemuck::cast_slice_mut(ends), at_ends)?;
+        for (&number, &next) in numbers.iter().zip(&*ends) {
+            let row = u64::from(number);
+            // Each row once, in order; each has entries.
+            if row >= rows || row < known || next <= end {
+                return Err(CsrError::RowPointers { row: number as usize }.into());
+            }
+            // This row and the empty ones before it begin where the row before them ends.
+            run((row + 1 - known) as usize, end);
+            (known, end) = (row + 1, next);
+        }
+        left -= now as u64;
+    }
+    run((rows + 1 - known) as usize, end);
+    Ok(at_ends)
 }
 
 fn filled_rows(matrix: &Csr) -> impl Iterator<Item = usize> {

@@ -6,7 +6,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 /// The digest that a blob with these contents is named by; `None` if they are of no blob, as those of a damaged matrix. Blocks.
@@ -62,8 +62,8 @@ pub(super) struct Checking {
     /// Without it nothing is compared.
     pub(super) name_of: OnceLock<NameOf>,
     sound: Mutex<HashMap<Digest, Seen>>,
-    /// Held while a blob is compared, so that one that many ask for is read once.
-    comparing: Mutex<()>,
+    /// For each blob that is being compared a lock, so that one that many ask for is read once, and others meanwhile.
+    comparing: Mutex<HashMap<Digest, Arc<Mutex<()>>>>,
 }
 
 impl Checking {
@@ -73,7 +73,20 @@ impl Checking {
         if self.is_known(digest, path)? {
             return Ok(Verdict::Sound);
         }
-        let _alone = self.comparing.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Arc::clone(locked(&self.comparing).entry(*digest).or_default());
+        let verdict = {
+            let _alone = locked(&turn);
+            self.compare(digest, path, *name_of)
+        };
+        drop(turn);
+        let mut comparing = locked(&self.comparing);
+        if comparing.get(digest).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            comparing.remove(digest);
+        }
+        verdict
+    }
+
+    fn compare(&self, digest: &Digest, path: &Path, name_of: NameOf) -> io::Result<Verdict> {
         // Another thread may have compared it, or set it aside, in the meantime.
         if self.is_known(digest, path)? {
             return Ok(Verdict::Sound);
@@ -86,13 +99,59 @@ impl Checking {
         }
         let seconds = started.elapsed().as_secs_f64();
         tracing::debug!(%digest, bytes = seen.bytes, seconds, "blob compared with its digest");
-        self.sound.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest, seen);
+        locked(&self.sound).insert(*digest, seen);
         Ok(Verdict::Sound)
     }
 
     fn is_known(&self, digest: &Digest, path: &Path) -> io::Result<bool> {
         let now = Seen::of(&std::fs::metadata(path)?);
-        let sound = self.sound.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(sound.get(digest) == Some(&now))
+        Ok(locked(&self.sound).get(digest) == Some(&now))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Condvar;
+    use std::time::Duration;
+
+    /// How many comparisons have begun, of any blob.
+    static BEGUN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+    /// Ends only once `BEGUN` is two, or after a while.
+    fn slowly(path: &Path) -> io::Result<Option<Digest>> {
+        let (begun, more) = &BEGUN;
+        let mut begun = begun.lock().unwrap();
+        *begun += 1;
+        more.notify_all();
+        let patience = Duration::from_secs(20);
+        let (_begun, waited) =
+            more.wait_timeout_while(begun, patience, |begun| *begun < 2).unwrap();
+        assert!(!waited.timed_out(), "the other blob waits for this one");
+        Ok(Some(Digest::of(&std::fs::read(path)?)))
+    }
+
+    #[test]
+    fn blobs_are_compared_side_by_side_and_each_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let checking = Checking::default();
+        checking.name_of.set(slowly).unwrap();
+        let blobs = [b"one", b"two"].map(|contents| {
+            let path = folder.path().join(String::from_utf8_lossy(contents).as_ref());
+            std::fs::write(&path, contents).unwrap();
+            (Digest::of(contents), path)
+        });
+        std::thread::scope(|scope| {
+            for (digest, path) in blobs.iter().chain(&blobs).chain(&blobs) {
+                let checking = &checking;
+                scope.spawn(move || assert!(matches!(checking.verdict(digest, path).unwrap(), Verdict::Sound)));
+            }
+        });
+        assert_eq!(*BEGUN.0.lock().unwrap(), 2, "a blob that several ask for is read once");
+        assert!(locked(&checking.comparing).is_empty());
     }
 }
