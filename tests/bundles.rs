@@ -121,6 +121,22 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     let none = "/v1/plans/00000000-0000-7000-8000-000000000000/bundle";
     assert_eq!(server.get(none, &[]).await.status(), 404);
 
+    // Downloads store nothing; who asks for it has the file kept.
+    let blobs = || {
+        let mut find = Command::new("find");
+        let found = find.args([&data, "-path", "*/blobs/*", "-type", "f"]).output().unwrap();
+        String::from_utf8(found.stdout).unwrap().lines().count()
+    };
+    let before = blobs();
+    for (status, more) in [(201, 1), (200, 1)] {
+        let kept = Client::new().post(format!("{}{path}", server.url)).send().await.unwrap();
+        assert_eq!((kept.status().as_u16(), header(&kept, "location")), (status, path.clone()));
+        let kept: Value = kept.json().await.unwrap();
+        assert_eq!(kept["bytes"], bytes.len());
+        assert_eq!(blobs(), before + more);
+    }
+    assert_eq!(header(&server.get(&path, &[]).await, "etag"), tag, "the same file");
+
     // Another service has never seen the matrix.
     let other = Server::start(&folder.path().join("other"));
     // A lookup asks for a plan of the server's device, which takes a moment to open.

@@ -7,8 +7,8 @@ use super::extract::{Path, Query};
 use super::upload::Upload;
 use crate::bundle::Values;
 use crate::domain::PlanId;
-use crate::service::{ServiceError, StoredBundle};
-use crate::wire::Plan;
+use crate::service::{ReadyBundle, ServiceError};
+use crate::wire::{KeptBundle, Plan};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -37,6 +37,15 @@ pub struct BundleQuery {
     values: ValuesIn,
 }
 
+impl BundleQuery {
+    const fn values(&self) -> Values {
+        match self.values {
+            ValuesIn::Included => Values::Included,
+            ValuesIn::External => Values::External,
+        }
+    }
+}
+
 /// A plan never changes under its id, and equal plans have equal bundles.
 const FOR_EVER: &str = "private, max-age=86400, immutable";
 
@@ -49,11 +58,7 @@ pub async fn show(
     Query(query): Query<BundleQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let values = match query.values {
-        ValuesIn::Included => Values::Included,
-        ValuesIn::External => Values::External,
-    };
-    let bundle = app.service.bundle(&id, values).await?;
+    let bundle = app.service.bundle(&id, query.values()).await?;
     let tag = etag::named(&bundle.blob);
     // A condition comes before the range (RFC 9110, section 13.2.2).
     let known = etag::matches(&headers, &tag);
@@ -67,7 +72,7 @@ pub async fn show(
     let range = part.clone().unwrap_or(0..bundle.bytes);
     let body = match known {
         true => Body::empty(),
-        false => file(&app, &bundle, range.clone()).await?,
+        false => file(&bundle, range.clone()).await?,
     };
     let mut response = etag::respond(&headers, tag, kind, HeaderValue::from_static(FOR_EVER), body);
     if response.status() == StatusCode::NOT_MODIFIED {
@@ -91,6 +96,24 @@ pub async fn show(
     Ok(response)
 }
 
+/// Builds a plan's bundle and stores it, so that it is there for later requests.
+pub async fn keep(
+    State(app): State<App>,
+    Path(id): Path<PlanId>,
+    Query(query): Query<BundleQuery>,
+) -> Result<Response, Problem> {
+    let (bundle, created) = app.service.keep_bundle(&id, query.values()).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let values = if bundle.without_values { "?values=external" } else { "" };
+    let location = format!("/v1/plans/{id}/bundle{values}");
+    let body = Json(KeptBundle { bytes: bundle.bytes, sha256: hex(&bundle.sha256) });
+    Ok((status, [(header::LOCATION, location)], body).into_response())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Takes in a bundle that another service made.
 pub async fn import(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let upload = Upload::begin(&app, request)?;
@@ -103,10 +126,9 @@ pub async fn import(State(app): State<App>, request: Request) -> Result<Response
 }
 
 /// Bytes of the bundle's file, as a stream.
-async fn file(app: &App, bundle: &StoredBundle, range: Range<u64>) -> Result<Body, Problem> {
-    let path = app.service.bundle_file(bundle).await?;
+async fn file(bundle: &ReadyBundle, range: Range<u64>) -> Result<Body, Problem> {
     let failed = |error| Problem::from(ServiceError::of_io("a bundle", error));
-    let mut file = tokio::fs::File::open(&*path).await.map_err(failed)?;
+    let mut file = tokio::fs::File::open(&*bundle.file).await.map_err(failed)?;
     file.seek(SeekFrom::Start(range.start)).await.map_err(failed)?;
     let file = file.take(range.end - range.start);
     Ok(Body::from_stream(ReaderStream::with_capacity(file, CHUNK)))

@@ -13,6 +13,7 @@ use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Uri};
 use axum::response::Response;
+use axum::{Extension, Json};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 /// The parameters of a lookup, besides a problem's fields.
-struct LookupIn {
+pub struct LookupIn {
     matrix: Digest,
     problem: ProblemIn,
     device: Option<String>,
@@ -204,6 +205,20 @@ pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response
         HeaderValue::from_static("private, no-cache"),
         answer.body,
     ))
+}
+
+/// The same lookup, with what may follow of it: its prediction is stored, and a measuring job queued if the operator permits it.
+pub async fn keep(
+    State(app): State<App>,
+    uri: Uri,
+    Extension(caller): Extension<Caller>,
+    Query(input): Query<LookupIn>,
+) -> Result<Json<Lookup>, Problem> {
+    let query = LookupQuery::try_from(input)?;
+    let lookup = app.service.on_behalf_of(&caller).lookup_and_keep(&query).await?;
+    // The answer to a GET may say that nothing is stored.
+    app.lookups.forget(uri.query().unwrap_or_default());
+    Ok(Json(Lookup::from(lookup)))
 }
 
 fn moment(app: &App) -> Moment {

@@ -88,11 +88,13 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/jobs/{id}" => quick(get(jobs::show).delete(jobs::cancel)),
         "/v1/jobs/{id}/events" => get(events::stream),
         "/v1/jobs/{id}/trials" => quick(get(trials::list)),
-        "/v1/plans" => quick(get(lookup::lookup)),
+        "/v1/plans" => quick(get(lookup::lookup).post(lookup::keep)),
         "/v1/plans/{id}" => quick(get(plans::show)),
         "/v1/plans/{id}/blobs/{digest}" => quick(get(plans::blob)),
         // Building one reads a matrix and packs it, as taking one in does.
-        "/v1/plans/{id}/bundle" => get(bundles::show).route_layer(answer_within(limits.upload)),
+        "/v1/plans/{id}/bundle" => {
+            get(bundles::show).post(bundles::keep).route_layer(answer_within(limits.upload))
+        }
         "/v1/bundles" => upload(post(bundles::import), app),
         "/v1/operations" => quick(get(catalogue::list)),
         "/v1/rules" => quick(get(catalogue::rules)),

@@ -14,6 +14,8 @@ pub fn needed(method: &Method, route: &str) -> Option<Scope> {
         "/metrics" => Some(Scope::Metrics),
         _ if reads => Some(Scope::Read),
         "/v1/matrices" | "/v1/matrices/{digest}" | "/v1/bundles" => Some(Scope::Submit),
+        // Its job is queued for who may tune.
+        "/v1/plans" | "/v1/plans/{id}/bundle" => Some(Scope::Submit),
         "/v1/jobs" | "/v1/jobs/{id}" => Some(Scope::Tune),
         // Models and the quarantine are all users' together; and what nobody has thought of is not for everybody.
         _ => Some(Scope::Admin),

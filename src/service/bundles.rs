@@ -1,11 +1,12 @@
-//! Bundles: built from a plan when one is first asked for, and taken in from elsewhere.
+//! Bundles: built from a plan for a download, kept if that is asked for, and taken in from elsewhere.
 
-use super::ingest::receive;
+use super::ingest::{receive, temporary};
 use super::{Result, Service, ServiceError};
 use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
 use crate::domain::{Digest, Plan, PlanId, Timestamp};
 use crate::sparse::canonical;
-use crate::sparse::read::{Coding, Pool};
+use crate::sparse::read::{Coding, Held, Pool};
+use crate::store::blobs::digest_of;
 use crate::store::{LocalFile, StoredBundle};
 use bytes::Bytes;
 use futures_util::Stream;
@@ -14,8 +15,10 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::{NamedTempFile, TempPath};
 
 /// Bytes that are hashed and copied at a time.
@@ -29,51 +32,149 @@ pub struct Imported {
     pub created: bool,
 }
 
-/// A bundle's file, complete and synchronised.
+/// A bundle's file, complete.
 struct Written {
     file: TempPath,
     bytes: u64,
     sha256: [u8; 32],
 }
 
+/// A bundle that can be read, as long as this is kept.
+#[derive(Clone, Debug)]
+pub struct ReadyBundle {
+    pub without_values: bool,
+    /// Digest of the file.
+    pub blob: Digest,
+    pub bytes: u64,
+    pub sha256: [u8; 32],
+    pub file: BundleFile,
+}
+
+/// Where a bundle's file is.
+#[derive(Clone, Debug)]
+pub enum BundleFile {
+    Stored(LocalFile),
+    /// Built for a download, and removed with the last copy of this value; the disk that it takes is charged.
+    Temporary {
+        path: Arc<TempPath>,
+        _disk: Arc<Held>,
+    },
+}
+
+impl Deref for BundleFile {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        match self {
+            Self::Stored(file) => file,
+            Self::Temporary { path, .. } => path,
+        }
+    }
+}
+
+/// Bundles that were built for downloads, until others are asked for or some time has passed: a client may ask for the rest of one.
+pub(super) struct Built(moka::sync::Cache<(PlanId, bool), ReadyBundle>);
+
+/// Files kept for a next download, and for how long.
+const MOST_BUILT: u64 = 8;
+const BUILT_FOR: Duration = Duration::from_secs(600);
+
+impl Default for Built {
+    fn default() -> Self {
+        let built =
+            moka::sync::Cache::builder().max_capacity(MOST_BUILT).time_to_live(BUILT_FOR).build();
+        Self(built)
+    }
+}
+
 impl Service {
-    /// The bundle of a plan, built if it is not kept. Equal requests get equal files.
-    pub async fn bundle(&self, id: &PlanId, values: Values) -> Result<StoredBundle> {
-        let without_values = values == Values::External;
-        let (store, blobs) = (&self.inner.store, &self.inner.blobs);
-        if let Some(known) = store.bundle(id, without_values).await?
-            && blobs.exists(&known.blob).await?
-        {
-            return Ok(known);
+    /// The bundle of a plan: as it is stored, or else built, which stores nothing. Equal requests get equal files.
+    pub async fn bundle(&self, id: &PlanId, values: Values) -> Result<ReadyBundle> {
+        if let Some(stored) = self.stored_bundle(id, values).await? {
+            return self.opened(stored).await;
+        }
+        let key = (id.clone(), values == Values::External);
+        if let Some(built) = self.inner.built.0.get(&key) {
+            return Ok(built);
         }
         let plan = self.plan(id).await?;
         // A matrix and its arrays are held in memory, as when one is parsed.
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         // Whoever had the permit before may have built it.
-        if let Some(known) = store.bundle(id, without_values).await?
-            && blobs.exists(&known.blob).await?
-        {
-            return Ok(known);
+        if let Some(built) = self.inner.built.0.get(&key) {
+            return Ok(built);
         }
-        let written = self.build_bundle(&plan, values).await?;
-        let Written { file, bytes, sha256 } = written;
+        let (folder, disk) = {
+            let settings = &self.inner.settings;
+            (settings.temp_dir.clone(), settings.limits.disk.open(u64::MAX))
+        };
+        let staged = tokio::task::spawn_blocking(move || temporary(&folder)).await??;
+        let Written { file, bytes, sha256 } = self.build_bundle(&plan, values, staged).await?;
+        disk.charge(bytes, 1, "a bundle that is built")?;
+        let (file, blob) = tokio::task::spawn_blocking(move || {
+            let blob = digest_of(&file);
+            blob.map(|blob| (file, blob)).map_err(not_written)
+        })
+        .await??;
+        let file = BundleFile::Temporary { path: Arc::new(file), _disk: Arc::new(disk) };
+        let ready = ReadyBundle { without_values: key.1, blob, bytes, sha256, file };
+        self.inner.built.0.insert(key, ready.clone());
+        Ok(ready)
+    }
+
+    /// Stores the bundle of a plan, building it if need be; true if it was not stored before.
+    pub async fn keep_bundle(&self, id: &PlanId, values: Values) -> Result<(ReadyBundle, bool)> {
+        if let Some(stored) = self.stored_bundle(id, values).await? {
+            return Ok((self.opened(stored).await?, false));
+        }
+        let plan = self.plan(id).await?;
+        let _permit = self.inner.parses.clone().acquire_owned().await?;
+        if let Some(stored) = self.stored_bundle(id, values).await? {
+            return Ok((self.opened(stored).await?, false));
+        }
+        let blobs = &self.inner.blobs;
+        let staged = blobs.stage().await?;
+        let Written { file, bytes, sha256 } = self.build_bundle(&plan, values, staged).await?;
         let room = Arc::clone(&self.inner.room);
-        tokio::task::spawn_blocking(move || room.take(bytes)).await??;
+        let file = tokio::task::spawn_blocking(move || -> Result<_> {
+            room.take(bytes)?;
+            File::open(&file).and_then(|file| file.sync_all()).map_err(not_written)?;
+            Ok(file)
+        })
+        .await??;
         let blob = blobs.put_file(file, None).await?;
         let bundle = StoredBundle {
             plan: id.clone(),
-            without_values,
+            without_values: values == Values::External,
             blob,
             bytes,
             sha256,
             imported: false,
             created_at: Timestamp::now(),
         };
-        store.put_bundle(&bundle).await?;
-        Ok(bundle)
+        self.inner.store.put_bundle(&bundle).await?;
+        Ok((self.opened(bundle).await?, true))
     }
 
-    async fn build_bundle(&self, plan: &Plan, values: Values) -> Result<Written> {
+    /// A bundle that is stored with its file.
+    async fn stored_bundle(&self, id: &PlanId, values: Values) -> Result<Option<StoredBundle>> {
+        let known = self.inner.store.bundle(id, values == Values::External).await?;
+        let Some(known) = known else { return Ok(None) };
+        Ok(self.inner.blobs.exists(&known.blob).await?.then_some(known))
+    }
+
+    async fn opened(&self, stored: StoredBundle) -> Result<ReadyBundle> {
+        let StoredBundle { without_values, blob, bytes, sha256, .. } = stored;
+        let file = BundleFile::Stored(self.inner.blobs.local_copy(&blob).await?);
+        Ok(ReadyBundle { without_values, blob, bytes, sha256, file })
+    }
+
+    async fn build_bundle(
+        &self,
+        plan: &Plan,
+        values: Values,
+        staged: NamedTempFile,
+    ) -> Result<Written> {
         let blobs = &self.inner.blobs;
         if self.inner.store.matrix(&plan.matrix).await?.is_none() {
             let message = format!(
@@ -89,17 +190,11 @@ impl Service {
                 files.insert(*digest, blobs.local_copy(digest).await?);
             }
         }
-        let staged = blobs.stage().await?;
         let (plan, memory) = (plan.clone(), self.inner.settings.limits.memory.clone());
         tokio::task::spawn_blocking(move || {
             write(&plan, (&matrix, &memory), &files, values, staged)
         })
         .await?
-    }
-
-    /// The bundle's file.
-    pub async fn bundle_file(&self, bundle: &StoredBundle) -> Result<LocalFile> {
-        Ok(self.inner.blobs.local_copy(&bundle.blob).await?)
     }
 
     /// Takes in a bundle that was made elsewhere. It is verified and stored, and nothing of it is run.
@@ -193,10 +288,11 @@ fn write(
 fn copied(from: &Path, mut staged: NamedTempFile) -> Result<Written> {
     let mut from = File::open(from).map_err(not_written)?;
     io::copy(&mut from, staged.as_file_mut()).map_err(not_written)?;
+    staged.as_file().sync_all().map_err(not_written)?;
     finished(staged)
 }
 
-/// Hashes and synchronises a file that was written.
+/// Hashes a file that was written.
 fn finished(staged: NamedTempFile) -> Result<Written> {
     let file = staged.into_temp_path();
     let mut reader = File::open(&file).map_err(not_written)?;
@@ -209,7 +305,6 @@ fn finished(staged: NamedTempFile) -> Result<Written> {
         hasher.update(&chunk[..read]);
         bytes += read as u64;
     }
-    reader.sync_all().map_err(not_written)?;
     Ok(Written { file, bytes, sha256: hasher.finalize().into() })
 }
 

@@ -1,6 +1,7 @@
 //! Predicted plans for lookups without a measured plan: an existing prediction is reused, otherwise one is made in the
-//! background, once for all requests that wait for it.
+//! background, once for all requests that wait for it. It is stored only for who asks for that.
 
+use super::lookup::Keeping;
 use super::predicted::{Subject, plan, rank};
 use super::{Ranker, Result, Service, ServiceError, request};
 use crate::domain::learned::Scope;
@@ -25,7 +26,7 @@ const NEWEST: u32 = 16;
 pub(super) const MOST_STORED: u32 = 64;
 /// Maximum number of predictions that are waiting or running.
 const MOST_UNDER_WAY: usize = 64;
-/// Maximum number of remembered answers that are not in the store.
+/// Maximum number of remembered answers.
 const MOST_KNOWN: u64 = 1024;
 
 const NO_ENTRIES: &str = "the entries of the matrix are not stored here (any more)";
@@ -33,17 +34,24 @@ const NO_ENTRIES: &str = "the entries of the matrix are not stored here (any mor
 /// A predicted plan, or the reason why there is none.
 #[derive(Clone, Debug)]
 pub(super) enum Guess {
-    Plan {
-        plan: Box<Plan>,
-        /// False if the pattern already has [`MOST_STORED`] predicted plans: the plan cannot be found by its id.
-        stored: bool,
-    },
+    Plan { plan: Box<Plan>, found: Found },
     None(String),
+}
+
+/// Where a predicted plan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// In the store, by its id.
+    Stored,
+    /// Only in this answer, and in this process for the next.
+    Made,
+    /// Likewise, although it was to be stored: the pattern already has [`MOST_STORED`].
+    NoRoom,
 }
 
 impl Guess {
     fn stored(plan: Plan) -> Self {
-        Self::Plan { plan: Box::new(plan), stored: true }
+        Self::Plan { plan: Box::new(plan), found: Found::Stored }
     }
 
     fn nothing(why: impl std::fmt::Display) -> Self {
@@ -53,7 +61,6 @@ impl Guess {
 
 /// Identifies a prediction: the plan's id covers everything it depends on, and the digest is the matrix, because it is not
 /// known in advance whether its values matter.
-/// Several requests may wait for one prediction.
 type PredictionKey = (PlanId, Digest);
 /// Several requests may wait for one prediction.
 type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
@@ -61,7 +68,7 @@ type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
 #[derive(Debug)]
 pub(super) struct Guesses {
     under_way: HashMap<PredictionKey, PredictionReceiver>,
-    /// Answers that would be the same at every request: that nothing can be predicted, and plans that were not stored.
+    /// Answers that would be the same at every request: that nothing can be predicted, and plans.
     known: moka::sync::Cache<PredictionKey, Guess>,
 }
 
@@ -140,11 +147,11 @@ impl Service {
     }
 
     /// The predicted plan of a key that has no measured one: a stored plan if model, software and quarantine are unchanged
-    /// since; otherwise a new one, made from the matrix alone and stored under an id derived from them. The caller waits no
-    /// longer than `until`.
+    /// since; otherwise a new one, made from the matrix alone under an id derived from them, and stored if it is to be kept. The
+    /// caller waits no longer than `until`.
     pub(super) async fn guess(
         &self,
-        key: &PlanKey,
+        (key, keeping): (&PlanKey, Keeping),
         matrix: &Matrix,
         device: &Device,
         until: Instant,
@@ -167,7 +174,10 @@ impl Service {
             )));
         }
         match request::check(matrix, &key.problem, device, self.inner.settings.max_host_bytes) {
-            Ok(()) => self.guess_once(basis, until).await,
+            Ok(()) => match (self.guess_once(basis, until).await?, keeping) {
+                (Guess::Plan { plan, .. }, Keeping::Predictions) => self.store_guess(*plan).await,
+                (guess, _) => Ok(guess),
+            },
             Err(error) if error.is_failure() => Err(error),
             Err(refusal) => Ok(Guess::nothing(refusal)),
         }
@@ -310,12 +320,18 @@ impl Service {
             return Ok(guess);
         };
         plan.id = basis.id.clone();
+        let guess = Guess::Plan { plan: Box::new(plan), found: Found::Made };
+        self.guesses().known.insert(prediction.clone(), guess.clone());
+        Ok(guess)
+    }
+
+    /// Stores a prediction, if its pattern does not have too many.
+    async fn store_guess(&self, plan: Plan) -> Result<Guess> {
+        let store = &self.inner.store;
         match store.insert_predicted(&plan, MOST_STORED).await {
             Ok(true) => {}
             Ok(false) => {
-                let guess = Guess::Plan { plan: Box::new(plan), stored: false };
-                self.guesses().known.insert(prediction.clone(), guess.clone());
-                return Ok(guess);
+                return Ok(Guess::Plan { plan: Box::new(plan), found: Found::NoRoom });
             }
             // The matrix was deleted after it was read.
             Err(StoreError::Missing(what)) => {

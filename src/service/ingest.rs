@@ -182,7 +182,8 @@ impl Received {
     }
 }
 
-fn temporary(folder: &Path) -> Result<NamedTempFile> {
+/// A temporary file, which upkeep removes if this process is killed.
+pub(super) fn temporary(folder: &Path) -> Result<NamedTempFile> {
     let made = tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder);
     made.map_err(|error| ServiceError::of_io("an upload's temporary file", error))
 }

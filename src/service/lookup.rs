@@ -1,7 +1,7 @@
 //! Lookup: the plan for a matrix given by its digest, how well it matches, and why there is no better match.
 
 use super::devices::AUTO;
-use super::guesses::{Guess, MOST_STORED};
+use super::guesses::{Found, Guess, MOST_STORED};
 use super::{Result, Service, neighbours};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
@@ -24,21 +24,39 @@ pub struct LookupQuery {
     pub predicted: bool,
 }
 
+/// What a lookup may leave behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    Nothing,
+    Predictions,
+}
+
 /// Number of plans searched for a neighbour, newest first.
 const NEIGHBOURS: u32 = 1000;
 /// Maximum number of keys named in the reasons of a `none`.
 const CLOSEST: usize = 3;
 
 impl Service {
+    /// Answers, and changes nothing: a prediction that is made for it is remembered by this process alone.
     pub async fn lookup(&self, query: &LookupQuery) -> Result<Lookup> {
-        let answer = self.look(query).await?;
+        self.counted(query, Keeping::Nothing).await
+    }
+
+    /// [`Self::lookup`] with what may follow of it: a prediction is stored under its id, and a measuring job is queued where
+    /// nothing was measured, if the operator permits it.
+    pub async fn lookup_and_keep(&self, query: &LookupQuery) -> Result<Lookup> {
+        self.counted(query, Keeping::Predictions).await
+    }
+
+    async fn counted(&self, query: &LookupQuery, keeping: Keeping) -> Result<Lookup> {
+        let answer = self.look(query, keeping).await?;
         // Lookups answered from the cache do not get here.
         let grade = grade_name(answer.grade);
         counter!("sparsetune_lookups_total", "grade" => grade, "source" => "store").increment(1);
         Ok(answer)
     }
 
-    async fn look(&self, query: &LookupQuery) -> Result<Lookup> {
+    async fn look(&self, query: &LookupQuery, keeping: Keeping) -> Result<Lookup> {
         let store = &self.inner.store;
         let facts = store.known_matrix(&query.matrix).await?;
         let pattern_digest = facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest);
@@ -66,7 +84,7 @@ impl Service {
         match facts {
             Some(facts) => {
                 let answer = self.neighbour(query, &key, &facts, reasons).await?;
-                self.missed(query, &key, &facts.digest, answer).await
+                self.missed((query, keeping), &key, &facts.digest, answer).await
             }
             None => {
                 reasons.push(
@@ -78,11 +96,11 @@ impl Service {
         }
     }
 
-    /// The alternatives if no measured plan is known: a measuring job is queued if the operator permits it, and a plan is
-    /// predicted if no neighbour is near enough. Both require the matrix and a device.
+    /// The alternatives if no measured plan is known: a plan is predicted if no neighbour is near enough, and a measuring job is
+    /// queued if that is asked for and the operator permits it. Both require the matrix and a device.
     async fn missed(
         &self,
-        query: &LookupQuery,
+        (query, keeping): (&LookupQuery, Keeping),
         key: &PlanKey,
         digest: &Digest,
         mut answer: Lookup,
@@ -100,22 +118,28 @@ impl Service {
             return Ok(answer);
         };
         let until = Instant::now() + self.inner.settings.prediction_wait;
-        answer.reasons.extend(self.measure_miss(key, &matrix, device, until).await?);
+        if keeping == Keeping::Predictions {
+            answer.reasons.extend(self.measure_miss(key, &matrix, device, until).await?);
+        }
         if answer.plan.is_some() || !query.predicted {
             return Ok(answer);
         }
-        match self.guess(key, &matrix, device, until).await? {
-            Guess::Plan { plan, stored } => {
+        match self.guess((key, keeping), &matrix, device, until).await? {
+            Guess::Plan { plan, found } => {
                 let analytic = plan.predicted.as_ref().map(|said| said.model.clone());
                 let model = plan.provenance.ranked_by().or(analytic);
                 let model = model.unwrap_or_else(|| "no model".to_owned());
                 answer.reasons.push(format!(
                     "this plan is predicted by {model} and was not measured: POST /v1/jobs measures it"
                 ));
-                if !stored {
-                    answer.reasons.push(format!(
+                match found {
+                    Found::Stored => {}
+                    Found::Made => answer.reasons.push(
+                        "it is not stored and cannot be found by its id: the same lookup by POST stores it".to_owned(),
+                    ),
+                    Found::NoRoom => answer.reasons.push(format!(
                         "it is not stored and cannot be found by its id: the pattern already has {MOST_STORED} predicted plans"
-                    ));
+                    )),
                 }
                 Ok(Lookup { grade: Grade::Predicted, plan: Some(*plan), ..answer })
             }

@@ -37,7 +37,7 @@ pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
 pub use crate::store::{
     JobFilter, Page, PageRequest, Quarantined, StoredBundle, StoredToken, Story,
 };
-pub use bundles::Imported;
+pub use bundles::{BundleFile, Imported, ReadyBundle};
 pub use devices::{DeviceStatus, Opening};
 pub use drawings::PAGE_SPY;
 pub use error::{Lack, Result, ServiceError};
@@ -92,6 +92,7 @@ struct Inner {
     /// Held while a matrix's file and row are created or deleted together.
     publishing: tokio::sync::Mutex<()>,
     drawings: Drawings,
+    built: bundles::Built,
     /// For what uploads and bundles store.
     room: Arc<room::Room>,
     /// The last answer to whether the store can be written.
@@ -127,6 +128,7 @@ impl Service {
             guesses: Mutex::default(),
             publishing: tokio::sync::Mutex::default(),
             drawings: Drawings::default(),
+            built: bundles::Built::default(),
             opening: Mutex::default(),
             models: Mutex::default(),
             ring: Arc::default(),

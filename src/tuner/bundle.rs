@@ -15,14 +15,11 @@ impl Tuner {
     /// written.
     pub fn bundle(&self, plan: &PlanId, values: Values, path: &Path) -> Result<(), TunerError> {
         let unwritten = |source| TunerError::Written { path: path.to_owned(), source };
-        let stored = self.runtime.block_on(async {
-            let bundle = self.service.bundle(plan, values).await?;
-            self.service.bundle_file(&bundle).await
-        })?;
+        let bundle = self.runtime.block_on(self.service.bundle(plan, values))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut partial =
             tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(unwritten)?;
-        let mut from = File::open(&*stored).map_err(unwritten)?;
+        let mut from = File::open(&*bundle.file).map_err(unwritten)?;
         io::copy(&mut from, &mut partial).map_err(unwritten)?;
         partial.persist(path).map_err(|failed| unwritten(failed.error))?;
         Ok(())

@@ -29,7 +29,7 @@ pub use model::{
     Model, ModelKind, Models, Ranked, Ranker, Regret, RollBackRequest, WholeModel,
 };
 pub use operation::Operations;
-pub use plan::{Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
+pub use plan::{KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
 pub use problem::Problem;
 pub use rule::Rules;
 pub use token::{MadeToken, Token, TokenRequest, Tokens};

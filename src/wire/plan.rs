@@ -240,6 +240,16 @@ impl From<domain::plan::Launch> for Launch {
     }
 }
 
+/// The response to a request to keep a plan's bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KeptBundle {
+    /// Length of the file.
+    pub bytes: u64,
+    /// SHA-256 of the file, in hexadecimal digits.
+    pub sha256: String,
+}
+
 /// The response to a lookup. `none` is also a regular response, with its reasons, instead of a 404.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -292,6 +292,7 @@ fn the_contract_says_what_the_types_say() {
         ("Trial", sent::<Trial>()),
         ("Plan", sent::<Plan>()),
         ("Lookup", sent::<Lookup>()),
+        ("KeptBundle", sent::<KeptBundle>()),
         ("WorkerDevice", sent::<WorkerDevice>()),
         ("Quarantined", sent::<Quarantined>()),
         ("Model", sent::<AnalyticModel>()),

@@ -32,6 +32,13 @@ async fn put_to_use(app: &TestApp, id: &str) {
     assert_eq!(used.status(), 200);
 }
 
+/// The answer of a lookup whose prediction is stored.
+async fn kept(app: &TestApp, path: &str) -> Value {
+    let answer = app.request(Method::POST, path).send().await.unwrap();
+    assert_eq!(answer.status(), 200, "{path}");
+    answer.json().await.unwrap()
+}
+
 async fn page(app: &TestApp, path: &str) -> String {
     let response = app.request(Method::GET, path).header("accept", "text/html").send().await;
     let response = response.unwrap();
@@ -49,7 +56,11 @@ async fn a_predicted_plan_says_what_it_lacks() {
     assert!(analytic["plan"]["provenance"].get("model").is_none());
 
     put_to_use(&app, "one").await;
-    let found = app.json(&path).await;
+    let made = app.json(&path).await;
+    let by_id = format!("/v1/plans/{}", made["plan"]["id"].as_str().unwrap());
+    assert_eq!(app.get(&by_id).await.status(), 404, "a GET stores nothing");
+    let found = kept(&app, &path).await;
+    assert_eq!(found["plan"], made["plan"]);
     let plan = &found["plan"];
     assert_ne!(plan["id"], analytic["plan"]["id"], "another model, another plan");
     assert_eq!((&found["match"]["grade"], &plan["measured"]), (&json!("predicted"), &Value::Null));
@@ -119,7 +130,7 @@ async fn its_page_says_predicted_and_leads_on() {
     put_to_use(&app, "one").await;
     let matrix = app.matrix(40).await;
     let digest = matrix["digest"].as_str().unwrap();
-    let found = app.json(&lookup(&matrix, 32)).await;
+    let found = kept(&app, &lookup(&matrix, 32)).await;
     let plan = found["plan"]["id"].as_str().unwrap();
     let text = page(&app, &format!("/plans/{plan}")).await;
     for said in [
@@ -178,7 +189,7 @@ async fn its_page_says_predicted_and_leads_on() {
 async fn a_job_that_predicts_names_the_one_that_measures() {
     let app = TestApp::new().await;
     let matrix = app.matrix(40).await;
-    let guessed = app.json(&lookup(&matrix, 32)).await;
+    let guessed = kept(&app, &lookup(&matrix, 32)).await;
     let guessed = PlanId(guessed["plan"]["id"].as_str().unwrap().to_owned());
     let guessed = app.running.service.plan(&guessed).await.unwrap();
     let mut body = spmm(&matrix, 32);

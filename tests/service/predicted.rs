@@ -27,8 +27,9 @@ async fn lose_entries(world: &World, matrix: &Matrix) {
     assert!(world.service.blobs().delete(&matrix.digest).await.unwrap());
 }
 
+/// The predicted plan, which is stored.
 async fn predicted(world: &World, asked: &LookupQuery) -> Plan {
-    let found = world.service.lookup(asked).await.unwrap();
+    let found = world.service.lookup_and_keep(asked).await.unwrap();
     assert_eq!(found.grade, Grade::Predicted, "{:?}", found.reasons);
     found.plan.unwrap()
 }
@@ -37,7 +38,7 @@ async fn predicted(world: &World, asked: &LookupQuery) -> Plan {
 async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
     let (world, matrix) = world(|_| {}).await;
     let asked = asking(&matrix, 32);
-    let first = world.service.lookup(&asked).await.unwrap();
+    let first = world.service.lookup_and_keep(&asked).await.unwrap();
     assert_eq!(first.grade, Grade::Predicted, "{:?}", first.reasons);
     let guessed = first.plan.unwrap();
     assert!(guessed.is_predicted() && guessed.launch.is_none() && guessed.predicted.is_some());
@@ -57,6 +58,24 @@ async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
     let measured = world.tune(&matrix, 32).await;
     let found = world.service.lookup(&asked).await.unwrap();
     assert_eq!(found.plan, Some(measured));
+}
+
+/// A prediction is worth the same whether it is stored, and a lookup alone stores none.
+#[tokio::test]
+async fn who_only_looks_leaves_nothing_behind() {
+    let (world, matrix) = world(|_| {}).await;
+    let asked = asking(&matrix, 32);
+    let first = world.service.lookup(&asked).await.unwrap();
+    let guessed = first.plan.clone().unwrap();
+    assert!(first.reasons.iter().any(|why| why.contains("by POST stores it")), "{first:?}");
+    assert!(matches!(world.service.plan(&guessed.id).await, Err(ServiceError::NotFound { .. })));
+    assert!(world.service.unmeasured_of(&matrix.digest, 9).await.unwrap().is_empty());
+    lose_entries(&world, &matrix).await;
+    assert_eq!(world.service.lookup(&asked).await.unwrap(), first, "it is remembered");
+    assert_eq!(predicted(&world, &asked).await, guessed);
+    assert_eq!(world.service.plan(&guessed.id).await.unwrap(), guessed);
+    let found = world.service.lookup(&asked).await.unwrap();
+    assert!(!found.reasons.iter().any(|why| why.contains("not stored")), "{found:?}");
 }
 
 #[tokio::test]
@@ -86,12 +105,12 @@ async fn a_prediction_ends_whoever_waits() {
     let first = world.service.lookup(&asked).await.unwrap();
     assert_eq!((first.grade, first.plan), (Grade::None, None));
     assert!(first.reasons.iter().any(|why| why.contains("try again")), "{:?}", first.reasons);
-    let stored = async {
-        while world.service.unmeasured_of(&matrix.digest, 9).await.unwrap().is_empty() {
+    let made = async {
+        while world.service.lookup(&asked).await.unwrap().plan.is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), stored).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), made).await.unwrap();
     predicted(&world, &asked).await;
 }
 
@@ -122,7 +141,7 @@ async fn lookups_do_not_fill_the_store() {
         let plan = predicted(&world, &asking(&matrix, n)).await;
         world.service.plan(&plan.id).await.unwrap();
     }
-    let one_more = world.service.lookup(&asking(&matrix, 65)).await.unwrap();
+    let one_more = world.service.lookup_and_keep(&asking(&matrix, 65)).await.unwrap();
     assert!(
         one_more.reasons.iter().any(|why| why.contains("not stored")),
         "{:?}",
@@ -159,7 +178,7 @@ async fn misses_wait_for_a_short_queue() {
     for n in 1..=33 {
         world.service.submit(&request(&matrix, n), None).await.unwrap();
     }
-    let missed = world.service.lookup(&query(matrix.digest, 64)).await.unwrap();
+    let missed = world.service.lookup_and_keep(&query(matrix.digest, 64)).await.unwrap();
     assert!(missed.reasons.iter().any(|why| why.contains("33 jobs are")), "{:?}", missed.reasons);
     let page = PageRequest { after: None, limit: 100 };
     let jobs = world.service.jobs(&JobFilter::default(), &page).await.unwrap().items;
@@ -177,7 +196,9 @@ async fn a_miss_is_measured_once_where_the_operator_consents() {
         world.service.register(device()).await.unwrap();
         let matrix = world.upload(&tridiagonal(20)).await.matrix;
         let asked = query(matrix.digest, 32);
-        let missed = world.service.lookup(&asked).await.unwrap();
+        world.service.lookup(&asked).await.unwrap();
+        assert!(queued(&world).await.is_empty(), "who only reads queues nothing");
+        let missed = world.service.lookup_and_keep(&asked).await.unwrap();
         let jobs = queued(&world).await;
         if !consent {
             assert!(jobs.is_empty(), "nothing is measured unasked");
@@ -190,11 +211,11 @@ async fn a_miss_is_measured_once_where_the_operator_consents() {
         assert!(missed.reasons.contains(&said), "{:?}", missed.reasons);
         // Plans of another policy are not what this service measures.
         let cold = LookupQuery { l2_policy: Some(L2Policy::Cold), ..query(matrix.digest, 64) };
-        world.service.lookup(&cold).await.unwrap();
+        world.service.lookup_and_keep(&cold).await.unwrap();
         // A job that failed is not tried again at every look.
         let claim = world.claim().await;
         world.service.store().finish(&claim.fence, &ended(&claim.job, None)).await.unwrap();
-        let again = world.service.lookup(&asked).await.unwrap();
+        let again = world.service.lookup_and_keep(&asked).await.unwrap();
         let said = format!("the measuring job {} failed", job.id);
         assert!(again.reasons.contains(&said), "{:?}", again.reasons);
         assert_eq!(queued(&world).await.len(), 1);

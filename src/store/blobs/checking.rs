@@ -148,7 +148,9 @@ mod tests {
         std::thread::scope(|scope| {
             for (digest, path) in blobs.iter().chain(&blobs).chain(&blobs) {
                 let checking = &checking;
-                scope.spawn(move || assert!(matches!(checking.verdict(digest, path).unwrap(), Verdict::Sound)));
+                scope.spawn(move || {
+                    assert!(matches!(checking.verdict(digest, path).unwrap(), Verdict::Sound))
+                });
             }
         });
         assert_eq!(*BEGUN.0.lock().unwrap(), 2, "a blob that several ask for is read once");
