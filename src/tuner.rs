@@ -178,7 +178,7 @@ impl Tuner {
             (None, None) => PathBuf::new(),
         };
         let uploads = data.join("uploads");
-        std::fs::create_dir_all(&uploads).map_err(unusable(&data))?;
+        crate::store::private::folder(&uploads).map_err(unusable(&data))?;
         let spec = options.spec(device, &data);
 
         let runtime = tokio::runtime::Builder::new_multi_thread()

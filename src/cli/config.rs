@@ -37,6 +37,7 @@ pub struct Server {
     pub tokens: Vec<Token>,
     pub insecure: bool,
     pub session_s: f64,
+    pub wrong_tokens_per_min: u32,
     pub max_upload_bytes: usize,
     pub max_matrix_bytes: u64,
     pub reading_bytes: u64,

@@ -3,7 +3,7 @@
 mod advice;
 
 use super::config::Config;
-use super::{assemble, say, show};
+use super::{assemble, exposed, say, show};
 use crate::domain::{Device, DeviceId};
 use crate::engine::cuda::libraries::Library;
 use crate::engine::cuda::probe::{LibraryReport, probe};
@@ -20,9 +20,23 @@ pub struct DoctorArgs {
     /// Configuration file; libraries named there are tried first
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The data folder, whose permissions are looked at
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
+}
+
+impl DoctorArgs {
+    fn configured(&self) -> anyhow::Result<Config> {
+        let mut flags: Vec<(&str, Value)> = Vec::new();
+        if let Some(folder) = &self.data {
+            let folder = folder.to_str().context("--data: the folder's name is not UTF-8")?;
+            flags.push(("data.dir", folder.into()));
+        }
+        Ok(Config::load(self.config.as_deref(), &flags)?)
+    }
 }
 
 /// A device that was opened by an evaluator, as by a worker, or the reason why it could not be opened.
@@ -36,6 +50,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     // In a temporary folder, since nothing is kept.
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let data = folder.path().to_str().context("the temporary folder's name is not UTF-8")?;
+    let exposed = exposed::of(&args.configured()?);
     let config = Config::load(args.config.as_deref(), &[("data.dir", Value::from(data))])?;
     let probe = probe(&assemble::library_paths(&config));
     let devices = super::on_one_core(try_devices(&config))?;
@@ -49,6 +64,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             "libraries": libraries,
             "devices": devices,
             "device_problem": probe.device_problem,
+            "exposed": exposed.iter().map(exposed::told).collect::<Vec<_>>(),
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -64,6 +80,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(sentence) = advice::newer(&probe) {
         say(format_args!("\n{}: {sentence}", Library::Cusparse.name()))?;
+    }
+    for found in &exposed {
+        say(format_args!("\n{}", exposed::told(found)))?;
     }
     let missing = probe.libraries.iter().filter(|report| report.found.is_err());
     for report in missing {

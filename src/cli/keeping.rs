@@ -4,7 +4,7 @@ use super::config::Config;
 use super::say;
 use crate::service::backup::{self, Manifest, Target};
 use crate::service::checkup::{Checkup, checkup};
-use crate::store::{Upkeep as _, pairing};
+use crate::store::{Upkeep as _, pairing, private};
 use anyhow::{Context, ensure};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -79,8 +79,7 @@ pub async fn restore(args: RestoreArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
     let store = config.data.store();
     if let Some(folder) = store.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+        private::folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let into = if args.keep_blobs { Target::ItsBlobs } else { Target::Empty };
     let made = backup::restore(&args.from, &store, &config.data.blobs(), into).await?;

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, with all roles in one binary, so that their versions cannot differ.
 
 mod assemble;
+mod audit;
 pub mod bench;
 pub mod bundle;
 pub mod client;
@@ -10,6 +11,7 @@ mod digest;
 mod doctor;
 mod evaluator;
 mod explain;
+mod exposed;
 mod follow;
 mod generate;
 mod keeping;
@@ -82,6 +84,8 @@ enum Command {
     Quarantine(quarantine::QuarantineArgs),
     /// Make, list and revoke API tokens, on a server or in a data folder
     Token(token::TokenArgs),
+    /// Show who changed what, on a server or in a data folder
+    Audit(audit::AuditArgs),
     /// Copy a store to a folder, while a server uses it
     Backup(keeping::BackupArgs),
     /// Make a store of a backup
@@ -123,6 +127,7 @@ impl ServerArgs {
         let token = match &self.token_file {
             None => None,
             Some(file) => {
+                exposed::warn_of_token(file);
                 let text = std::fs::read_to_string(file)
                     .with_context(|| format!("cannot read {}", file.display()))?;
                 Some(text.trim().to_owned())
@@ -203,6 +208,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Train(args) => on_all_cores(train::run(args)),
         Command::Models(args) => on_one_core(models::run(args)),
         Command::Quarantine(args) => on_one_core(quarantine::run(args)),
+        Command::Audit(args) => on_one_core(audit::run(args)),
         Command::Token(args) => on_one_core(token::run(args)),
         Command::Backup(args) => on_one_core(keeping::backup(args)),
         Command::Restore(args) => on_one_core(keeping::restore(args)),

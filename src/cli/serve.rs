@@ -1,17 +1,19 @@
 //! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
 use super::config::{self, Config, LogFormat};
-use super::{INTERRUPTED, assemble, say, session_key};
+use super::{INTERRUPTED, assemble, exposed, say, session_key};
 use crate::environment::{disk, files};
-use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without};
+use crate::http::{
+    Access, App, Attempts, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without,
+};
 use crate::service::training::Trainer;
 use crate::service::{
     BudgetLimits, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits,
     jobs_bytes, reading_bytes,
 };
 use crate::sparse::read::{self, Pool};
-use crate::store::pairing;
 use crate::store::process_name::ProcessName;
+use crate::store::{pairing, private};
 use crate::tuner::WorkerLoops;
 use anyhow::{Context, ensure};
 use std::net::SocketAddr;
@@ -115,6 +117,9 @@ where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
     let (service, name) = open(config).await?;
+    for found in exposed::of(config) {
+        tracing::warn!("{}", exposed::told(&found));
+    }
     let access = access(config, &service).await?;
     let server = Server::bind(config.server.listen)
         .await
@@ -209,7 +214,7 @@ fn succession(config: &Config) -> Duration {
 /// The service on the configured store and blobs, which are created if missing, and the name of this process in them.
 pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessName>)> {
     let uploads = config.data.uploads();
-    std::fs::create_dir_all(&uploads)
+    private::folder(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
     let (file, folder) = (config.data.store(), config.data.blobs());
     let (store, blobs) = pairing::open(&file, &folder).await?;
@@ -389,7 +394,8 @@ async fn access(config: &Config, service: &Service) -> anyhow::Result<Access> {
         tracing::warn!("{}", open_to_all(server.listen));
     }
     let without = if own { Without::Loopback } else { Without::Everybody };
-    Ok(Access { tokens, without })
+    let attempts = Attempts::new(server.wrong_tokens_per_min);
+    Ok(Access { tokens, without, attempts, forwarded: server.forwarded_for })
 }
 
 /// What an operator should hear at every start of a server without tokens that others can reach.

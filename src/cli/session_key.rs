@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-const NAME: &str = "session.key";
+pub const NAME: &str = "session.key";
 
 /// The folder's key, created if there is none.
 pub fn of(folder: &Path) -> anyhow::Result<[u8; 32]> {

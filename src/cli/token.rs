@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::show::table;
 use super::{ServerArgs, say, serve};
-use crate::domain::{Namespace, Scopes, TokenName};
+use crate::domain::{AuditEntry, Namespace, Scopes, TokenName};
 use crate::service::{NewToken, Service};
 use crate::wire::{MadeToken, Token, TokenRequest};
 use anyhow::{Context, bail};
@@ -101,7 +101,7 @@ enum Place {
 }
 
 /// The service of a data folder, which is made if there is none yet.
-async fn folder(config: Option<&Path>, data: Option<&Path>) -> anyhow::Result<Service> {
+pub async fn folder(config: Option<&Path>, data: Option<&Path>) -> anyhow::Result<Service> {
     let mut flags: Vec<(&str, Value)> =
         vec![("devices.use", Value::Array(Vec::new())), ("learning.shipped", false.into())];
     if let Some(data) = data {
@@ -163,7 +163,10 @@ async fn act(place: &Place, action: Action, json: bool) -> anyhow::Result<()> {
         Action::Revoke { names } => {
             for name in &names {
                 match place {
-                    Place::Folder(service) => service.revoke_token(name).await?,
+                    Place::Folder(service) => {
+                        service.revoke_token(name).await?;
+                        recorded(service, "token revoke", name).await?;
+                    }
                     Place::Server(client) => client.revoke_token(name).await?,
                 }
             }
@@ -180,9 +183,17 @@ async fn make(place: &Place, asked: TokenRequest) -> anyhow::Result<MadeToken> {
         Place::Server(client) => client.make_token(&asked).await?,
         Place::Folder(service) => {
             let made = service.make_token(NewToken::from(asked)).await?;
+            recorded(service, "token create", &made.token.name).await?;
             MadeToken { token: made.secret, facts: made.token.into() }
         }
     })
+}
+
+/// Writes a change to the audit log that no request has made.
+async fn recorded(service: &Service, action: &str, name: &TokenName) -> anyhow::Result<()> {
+    let subject = Some(format!("/v1/tokens/{name}"));
+    let entry = AuditEntry { subject, ..service.change(format!("command {action}")) };
+    Ok(service.record_change(&entry).await?)
 }
 
 /// A new file that only its owner can read.

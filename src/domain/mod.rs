@@ -1,6 +1,7 @@
 //! The domain types: no I/O, no async, and no dependency on other modules.
 
 pub mod access;
+pub mod audit;
 pub mod bundle;
 pub mod candidate;
 pub mod catalog;
@@ -29,6 +30,7 @@ pub mod trial;
 pub mod work;
 
 pub use access::{Caller, Namespace, Scopes, Token, TokenName};
+pub use audit::AuditEntry;
 pub use candidate::{Candidate, CandidateId, Param, QuarantineId};
 pub use catalog::operation::Op;
 pub use clock::{Clock, ClockTime, Clocks};

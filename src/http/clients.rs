@@ -28,17 +28,21 @@ impl Client {
         Self::by(request.headers(), request.extensions(), forwarded)
     }
 
-    /// The peer or, with `forwarded`, the client that the proxy in front names last. Others before it are the client's own
-    /// word.
     pub fn by(headers: &HeaderMap, extensions: &Extensions, forwarded: bool) -> Self {
-        let peer = extensions.get::<Peer>().map(|peer| peer.0.ip());
-        let named = || {
-            let value = headers.get_all(FORWARDED).iter().next_back()?.to_str().ok()?;
-            value.rsplit(',').next()?.trim().parse().ok()
-        };
-        let named: Option<IpAddr> = if forwarded { named() } else { None };
-        Self(block(named.or(peer).unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))))
+        let address = address(headers, extensions, forwarded);
+        Self(block(address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))))
     }
+}
+
+/// The peer or, with `forwarded`, the client that the proxy in front names last. Others before it are the client's own word.
+pub fn address(headers: &HeaderMap, extensions: &Extensions, forwarded: bool) -> Option<IpAddr> {
+    let peer = extensions.get::<Peer>().map(|peer| peer.0.ip());
+    let named = || {
+        let value = headers.get_all(FORWARDED).iter().next_back()?.to_str().ok()?;
+        value.rsplit(',').next()?.trim().parse().ok()
+    };
+    let named: Option<IpAddr> = if forwarded { named() } else { None };
+    named.or(peer)
 }
 
 /// An IPv6 client has a whole network of 64 bits.

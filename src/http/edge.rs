@@ -125,6 +125,8 @@ where
             token: self.shared.access.token(&request),
         };
         seen.span = seen.open();
+        // For the audit log.
+        request.headers_mut().insert(REQUEST_ID, seen.id.clone());
         let reserved = request.extensions().get::<Reserved>().is_some();
         let body = Watched::of(&mut request, self.shared.pace);
         // The log line is written outside the span, because it contains the same fields.
@@ -262,8 +264,8 @@ pub async fn no_method(method: Method) -> Response {
 mod tests {
     use super::*;
     use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token};
-    use crate::http::Tokens;
     use crate::http::guard::Without;
+    use crate::http::{Attempts, Tokens};
     use crate::service::{Ring, StoredToken};
     use axum::Router;
     use axum::body::{Body, to_bytes};
@@ -272,7 +274,8 @@ mod tests {
 
     fn access<const N: usize>(tokens: [StoredToken; N]) -> Access {
         let tokens = Tokens::new(Arc::new(Ring::of(tokens)), &[1; 32]);
-        Access { tokens, without: Without::Everybody }
+        let attempts = Attempts::new(0);
+        Access { tokens, without: Without::Everybody, attempts, forwarded: false }
     }
 
     #[tokio::test]

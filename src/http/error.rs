@@ -32,6 +32,7 @@ pub enum Kind {
     Unsupported,
     Unauthorized,
     MissingScope,
+    TooManyAttempts,
     CrossOrigin,
     UnknownHost,
     NotFound,
@@ -50,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
@@ -60,6 +61,7 @@ impl Kind {
         Self::Unsupported,
         Self::Unauthorized,
         Self::MissingScope,
+        Self::TooManyAttempts,
         Self::CrossOrigin,
         Self::UnknownHost,
         Self::NotFound,
@@ -96,6 +98,9 @@ impl Kind {
             Self::Unsupported => ("unsupported", S::UNPROCESSABLE_ENTITY, "Not supported"),
             Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "Authentication required"),
             Self::MissingScope => ("missing-scope", S::FORBIDDEN, "Scope missing"),
+            Self::TooManyAttempts => {
+                ("too-many-attempts", S::TOO_MANY_REQUESTS, "Too many wrong tokens")
+            }
             Self::CrossOrigin => ("cross-origin", S::FORBIDDEN, "Cross-origin request refused"),
             Self::UnknownHost => ("unknown-host", S::MISDIRECTED_REQUEST, "Unknown host"),
             Self::NotFound => ("not-found", S::NOT_FOUND, "Not found"),
@@ -175,11 +180,13 @@ pub struct Problem {
     extensions: Map<String, Value>,
     /// The cause, which is logged but not sent to the client.
     cause: Option<String>,
+    /// Seconds after which the client may try again, if they are not those of the kind.
+    retry_after: Option<u64>,
 }
 
 impl Problem {
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), extensions: Map::new(), cause: None }
+        Self { kind, detail: detail.into(), extensions: Map::new(), cause: None, retry_after: None }
     }
 
     /// An extension member (`line`, `pointer`); `None` adds nothing.
@@ -188,6 +195,11 @@ impl Problem {
             self.extensions.insert(name.to_owned(), value.into());
         }
         self
+    }
+
+    /// Tells the client when to try again.
+    pub fn again_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
     }
 
     /// A description for people.
@@ -254,6 +266,9 @@ impl IntoResponse for Problem {
                 headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
             }
             _ => {}
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
         }
         response.extensions_mut().insert(self);
         response

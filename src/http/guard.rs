@@ -4,12 +4,15 @@
 //! then sends a cookie. Because a browser sends cookies with every request, whichever page caused it, a request with a
 //! cookie may change something only if its `Origin` is this server.
 
+use super::attempts::Attempts;
+use super::clients::Client;
 use super::dashboard::by_tls;
 use super::error::{Kind, Problem};
 use super::scopes;
 use super::server::Reserved;
 use super::session::{Tokens, cookies};
 use crate::domain::{Caller, Timestamp};
+use crate::service::StoredToken;
 use axum::extract::{MatchedPath, Request};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, Version, header};
@@ -17,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower::{Layer, Service};
 
@@ -32,6 +36,9 @@ const OPEN_FILES: &str = "/static/";
 pub struct Access {
     pub tokens: Tokens,
     pub without: Without,
+    pub attempts: Attempts,
+    /// Whether a proxy in front names the clients.
+    pub forwarded: bool,
 }
 
 /// Who is admitted while the server has no tokens.
@@ -59,11 +66,30 @@ impl Access {
             check_origin(request)?;
             return Ok(None);
         }
-        match request.headers().get(header::AUTHORIZATION) {
-            Some(given) => by_token(&self.tokens, given),
-            None => by_cookie(&self.tokens, request),
+        let found = match request.headers().get(header::AUTHORIZATION) {
+            Some(given) => {
+                let client = Client::of(request, self.forwarded);
+                self.verify(client, bearer(given).ok_or_else(no_token)?)?
+            }
+            None => by_cookie(&self.tokens, request)?,
+        };
+        Ok(Some(Caller::from(&found.token)))
+    }
+
+    /// The token with this secret, which a client has sent.
+    pub fn verify(&self, client: Client, secret: &[u8]) -> Result<Arc<StoredToken>, Problem> {
+        let Some(found) = self.tokens.find(secret) else {
+            self.attempts.wrong(client)?;
+            return Err(Problem::new(Kind::Unauthorized, "the server does not know this token"));
+        };
+        self.attempts.right(client, &found.hash)?;
+        match found.token.expires_at {
+            Some(end) if found.token.is_expired(Timestamp::now()) => {
+                let detail = format!("the token expired at {}", end.to_rfc3339());
+                Err(Problem::new(Kind::Unauthorized, detail))
+            }
+            _ => Ok(found),
         }
-        .map(Some)
     }
 
     /// [`Self::identify`], for a request that the caller may make.
@@ -81,18 +107,27 @@ impl Access {
         }
     }
 
-    /// The name by which logs tell the request's token from others; `None` without a token that the server knows.
-    pub fn token(&self, request: &Request) -> Option<String> {
-        let found = match request.headers().get(header::AUTHORIZATION) {
+    /// The request's token or that of its session, if the server knows it. It may have expired.
+    fn known(&self, request: &Request) -> Option<Arc<StoredToken>> {
+        match request.headers().get(header::AUTHORIZATION) {
             Some(given) => self.tokens.find(bearer(given)?),
             None => cookies(request.headers()).find_map(|session| self.tokens.of_session(session)),
-        };
-        found.map(|found| found.token.name.to_string())
+        }
+    }
+
+    /// The name by which logs tell the request's token from others; `None` without a token that the server knows.
+    pub fn token(&self, request: &Request) -> Option<String> {
+        self.known(request).map(|found| found.token.name.to_string())
     }
 
     /// Whether the request comes from an authorised client. Open paths do not reveal who asks.
     pub fn trusts(&self, request: &Request) -> bool {
-        matches!(self.identify(request), Ok(Some(_)))
+        if !self.tokens.required() {
+            return self.identify(request).is_ok();
+        }
+        let known = self.known(request);
+        !is_open(request.uri().path())
+            && known.is_some_and(|found| !found.token.is_expired(Timestamp::now()))
     }
 }
 
@@ -100,32 +135,18 @@ fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || path.starts_with(OPEN_FILES)
 }
 
-fn by_token(known: &Tokens, given: &HeaderValue) -> Result<Caller, Problem> {
-    let found = known.find(bearer(given).ok_or_else(no_token)?);
-    let Some(found) = found else {
-        return Err(Problem::new(Kind::Unauthorized, "the server does not know this token"));
-    };
-    match found.token.expires_at {
-        Some(end) if found.token.is_expired(Timestamp::now()) => {
-            let detail = format!("the token expired at {}", end.to_rfc3339());
-            Err(Problem::new(Kind::Unauthorized, detail))
-        }
-        _ => Ok(Caller::from(&found.token)),
-    }
-}
-
 fn no_token() -> Problem {
     Problem::new(Kind::Unauthorized, "send Authorization: Bearer and one of the server's tokens")
 }
 
 /// A request without a token, but perhaps with a cookie.
-fn by_cookie(known: &Tokens, request: &Request) -> Result<Caller, Problem> {
+fn by_cookie(known: &Tokens, request: &Request) -> Result<Arc<StoredToken>, Problem> {
     // A name may occur more than once: other paths and other servers of this host set cookies too.
     let mut sessions = cookies(request.headers());
     let found = sessions.find_map(|session| known.of_session(session)).ok_or_else(no_token)?;
     check_origin(request)?;
     if is_safe(request.method()) || request.headers().contains_key(header::ORIGIN) {
-        return Ok(Caller::from(&found.token));
+        return Ok(found);
     }
     let detail = "a cookie without an Origin header does not permit changes";
     Err(Problem::new(Kind::CrossOrigin, detail))
@@ -250,9 +271,8 @@ mod tests {
     use super::super::session::COOKIE;
     use super::*;
     use crate::domain::{Digest, Namespace, Scopes, Token};
-    use crate::service::{Ring, StoredToken};
+    use crate::service::Ring;
     use axum::body::Body;
-    use std::sync::Arc;
 
     fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> Request {
         let mut builder = Request::builder().method(method).uri(path);
@@ -280,7 +300,8 @@ mod tests {
             },
         };
         let ring = Arc::new(Ring::of(secrets.iter().map(token)));
-        Access { tokens: Tokens::new(ring, &[7; 32]), without }
+        let tokens = Tokens::new(ring, &[7; 32]);
+        Access { tokens, without, attempts: Attempts::new(0), forwarded: false }
     }
 
     fn tokens(secrets: &[&str]) -> Access {

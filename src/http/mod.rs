@@ -1,6 +1,8 @@
 //! The only axum: routes, wire types beside their handlers, problem+json.
 
 mod accept;
+mod attempts;
+mod audit;
 mod body;
 mod bundles;
 mod catalogue;
@@ -34,6 +36,7 @@ mod trainings;
 mod trials;
 mod upload;
 
+pub use attempts::Attempts;
 pub use body::Pace;
 pub use dashboard::PAGES;
 pub use edge::REQUEST_ID;

@@ -5,12 +5,13 @@
 //!    those of the other layers and of the fallbacks.
 //! 2. guard: tokens and their scopes ([`super::scopes`]), Host, Origin. Checked before anything of the body is
 //!    read.
+//! 3. audit: what has changed something is recorded before it is answered.
 //!
 //! Around a handler, depending on the class of its route:
-//! 3. a time limit: short for immediate answers, long for uploads, none for event streams.
-//! 4. the body size limit, of the bytes that arrive. What they unpack to (Content-Encoding gzip, zstd) is limited where it is
+//! 4. a time limit: short for immediate answers, long for uploads, none for event streams.
+//! 5. the body size limit, of the bytes that arrive. What they unpack to (Content-Encoding gzip, zstd) is limited where it is
 //!    unpacked ([`super::coding`]).
-//! 5. compression of the response, only for pages and the API's description: files are embedded compressed, and other
+//! 6. compression of the response, only for pages and the API's description: files are embedded compressed, and other
 //!    answers are small or have a compressed form of their own.
 //!
 //! The handler itself limits concurrent uploads, because this limit must apply as long as the body is read.
@@ -19,11 +20,12 @@ use super::coding::JsonLimit;
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
-    App, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
+    App, audit, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
     operations, plans, profile, tokens, trainings, trials,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Extension, Router};
 use std::time::Duration;
@@ -67,6 +69,7 @@ pub const PATHS: &[&str] = &[
     "/v1/models/{id}/activate",
     "/v1/tokens",
     "/v1/tokens/{name}",
+    "/v1/audit",
 ];
 
 /// The methods of a path; `None` if it is not in the table.
@@ -110,6 +113,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/models/{id}/activate" => quick(json_body(post(models::activate), app)),
         "/v1/tokens" => quick(get(tokens::list).merge(json_body(post(tokens::make), app))),
         "/v1/tokens/{name}" => quick(delete(tokens::revoke)),
+        "/v1/audit" => quick(get(audit::list)),
         _ => return None,
     })
 }
@@ -118,7 +122,8 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
 pub fn router(app: App) -> Router {
     let around = ServiceBuilder::new()
         .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone(), app.limits.pace))
-        .layer(GuardLayer(app.access.clone()));
+        .layer(GuardLayer(app.access.clone()))
+        .layer(from_fn_with_state(app.clone(), audit::record));
     let routed = PATHS.iter().fold(Router::new(), |router, path| match methods(path, &app) {
         Some(methods) => router.route(path, methods),
         None => router,

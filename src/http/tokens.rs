@@ -9,7 +9,7 @@ use crate::service::{MadeToken, NewToken};
 use crate::wire::{self, TokenRequest, Tokens};
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
@@ -39,9 +39,10 @@ pub async fn make(
     JsonBody(asked): JsonBody<TokenRequest>,
 ) -> Result<Response, Problem> {
     let MadeToken { token, secret } = app.service.make_token(asked.into()).await?;
+    let location = format!("/v1/tokens/{}", token.name);
     let made = wire::MadeToken { token: secret, facts: token.into() };
-    let no_store = (header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok((StatusCode::CREATED, [no_store], Json(made)).into_response())
+    let headers = [(header::CACHE_CONTROL, "no-store"), (header::LOCATION, location.as_str())];
+    Ok((StatusCode::CREATED, headers, Json(made)).into_response())
 }
 
 pub async fn list(State(app): State<App>) -> Result<Json<Tokens>, Problem> {

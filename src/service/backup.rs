@@ -2,7 +2,7 @@
 
 use super::whole::name_of;
 use crate::domain::{Digest, Timestamp};
-use crate::store::{BlobError, Blobs, LocalBlobs, SqliteStore, StoreError, Upkeep as _};
+use crate::store::{BlobError, Blobs, LocalBlobs, SqliteStore, StoreError, Upkeep as _, private};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::File;
@@ -68,11 +68,11 @@ type Result<T> = std::result::Result<T, BackupError>;
 /// them.
 pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
     let folder = |source| BackupError::Folder { path: to.to_owned(), source };
-    std::fs::create_dir_all(to).map_err(folder)?;
+    private::folder(to).map_err(folder)?;
     if std::fs::read_dir(to).map_err(folder)?.next().is_some() {
         return Err(BackupError::NotEmpty(to.to_owned()));
     }
-    private(to).map_err(folder)?;
+    close_to_others(to).map_err(folder)?;
     let copy = to.join(DATABASE);
     let of_copy = |source| BackupError::Store { path: copy.clone(), source };
     SqliteStore::copy(store, &copy)
@@ -239,7 +239,7 @@ async fn copied(from: &LocalBlobs, to: &LocalBlobs, digest: &Digest) -> Result<O
 }
 
 /// A backup has everything that a token protects.
-fn private(folder: &Path) -> io::Result<()> {
+fn close_to_others(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
 }

@@ -1,5 +1,6 @@
 //! Use cases: ingest, tuning, training, lookup, upkeep. Everything that a transport can request is a method of [`Service`].
 
+mod audit;
 pub mod backup;
 mod bundles;
 pub mod checkup;

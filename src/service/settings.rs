@@ -139,6 +139,10 @@ pub struct Keep {
     pub blobs: Duration,
     /// Files of uploads that no process works on any more.
     pub temp_files: Duration,
+    /// Entries of the audit log, and tokens that were revoked or expired.
+    pub audit: Duration,
+    /// Most entries of the audit log.
+    pub audit_entries: u32,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -182,6 +186,8 @@ impl Default for ServiceSettings {
                 bundles: 7 * 24 * HOUR,
                 blobs: 24 * HOUR,
                 temp_files: 6 * HOUR,
+                audit: HOUR * 24 * 400,
+                audit_entries: 100_000,
             },
             learning: LearningSettings::default(),
         }

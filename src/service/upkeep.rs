@@ -18,6 +18,10 @@ pub struct Removed {
     pub blobs: u64,
     /// Deleted from it.
     pub trash: u64,
+    /// Entries of the audit log.
+    pub audit: u64,
+    /// Revoked and expired tokens.
+    pub tokens: u64,
 }
 
 impl Service {
@@ -79,7 +83,9 @@ impl Service {
             + self.inner.blobs.sweep_staged(keep.temp_files).await?;
         let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
         let trash = self.empty_trash(keep.blobs).await?;
-        let removed = Removed { rows, files, blobs, trash };
+        let audit = self.inner.store.trim_audit(before(keep.audit), keep.audit_entries).await?;
+        let tokens = self.inner.store.forget_tokens(before(keep.audit)).await?;
+        let removed = Removed { rows, files, blobs, trash, audit, tokens };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
         }

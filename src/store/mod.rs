@@ -1,15 +1,18 @@
 //! All SQL, and the blobs. The traits here define what a store must do; `sqlite` implements them.
 
+mod audit;
 pub mod blobs;
 mod bundles;
 mod changes;
 mod learning;
 pub mod pairing;
+pub mod private;
 pub mod process_name;
 mod queue;
 pub mod sqlite;
 mod tokens;
 
+pub use audit::Audit;
 pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
 pub use bundles::{Bundles, StoredBundle};
 pub use changes::{Change, Listener, Listeners};
@@ -317,7 +320,7 @@ impl dyn Store + '_ {
 
 /// Everything that a store can do.
 pub trait Store:
-    Matrices + Jobs + Trials + Plans + Bundles + Devices + Figures + Learning + Tokens + Upkeep
+    Matrices + Jobs + Trials + Plans + Bundles + Devices + Figures + Learning + Tokens + Audit + Upkeep
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -46,7 +46,8 @@ impl ProcessName {
         path.push(format!(".{}.name", &blake3::hash(name.as_bytes()).to_hex()[..16]));
         let path = PathBuf::from(path);
         let of_file = |source| NameError::Io { path: path.clone(), source };
-        let open = || File::options().create(true).truncate(false).write(true).open(&path);
+        let open =
+            || File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let mut file = open().map_err(of_file)?;
         let end = Instant::now() + patience;
         let mut waits = false;

@@ -19,6 +19,8 @@ pub trait Tokens: Send + Sync {
     async fn tokens(&self) -> Result<Vec<StoredToken>>;
     /// Ends the token in force of this name; `None` if there is none.
     async fn revoke_token(&self, name: &TokenName, at: Timestamp) -> Result<Option<Token>>;
+    /// Removes tokens that were revoked or expired before this time; returns how many.
+    async fn forget_tokens(&self, before: Timestamp) -> Result<u64>;
     /// Grows with every change of the tokens by any process.
     async fn tokens_revision(&self) -> Result<u64>;
 }

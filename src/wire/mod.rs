@@ -32,7 +32,7 @@ pub use operation::Operations;
 pub use plan::{KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
 pub use problem::Problem;
 pub use rule::Rules;
-pub use token::{MadeToken, Token, TokenRequest, Tokens};
+pub use token::{AuditEntry, MadeToken, Token, TokenRequest, Tokens};
 pub use trial::Trial;
 
 use serde::{Deserialize, Deserializer, Serialize};

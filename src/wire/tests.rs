@@ -304,6 +304,7 @@ fn the_contract_says_what_the_types_say() {
         ("TrainingJob", sent::<Training>()),
         ("Token", sent::<Token>()),
         ("MadeToken", sent::<MadeToken>()),
+        ("AuditEntry", sent::<AuditEntry>()),
     ];
     let paths = [
         ("/v1/matrices", sent::<Page<Matrix>>()),
@@ -314,6 +315,7 @@ fn the_contract_says_what_the_types_say() {
         ("/v1/models", sent::<Models>()),
         ("/v1/models/activations", sent::<Activations>()),
         ("/v1/tokens", sent::<Tokens>()),
+        ("/v1/audit", sent::<Page<AuditEntry>>()),
     ];
     let bodies = [
         ("/v1/models/{id}/activate", received::<ActivateRequest>()),

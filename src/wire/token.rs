@@ -75,3 +75,41 @@ pub struct TokenRequest {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub expires_in_s: Option<u64>,
 }
+
+/// A change that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AuditEntry {
+    pub at: String,
+    /// The token's name; absent if none was required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub namespace: Namespace,
+    /// The address that the request came from; absent for commands on the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// The request's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    pub action: String,
+    /// The path of what was changed, if it is one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    pub status: u16,
+}
+
+impl From<domain::AuditEntry> for AuditEntry {
+    fn from(entry: domain::AuditEntry) -> Self {
+        Self {
+            at: entry.at.to_rfc3339(),
+            token: entry.token,
+            namespace: entry.namespace,
+            peer: entry.peer,
+            request: entry.request,
+            action: entry.action,
+            subject: entry.subject,
+            status: entry.status,
+        }
+    }
+}

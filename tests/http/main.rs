@@ -2,6 +2,7 @@
 
 mod access;
 mod app;
+mod audit;
 mod caching;
 mod catalogue;
 #[path = "../fixture/claimed.rs"]

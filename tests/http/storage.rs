@@ -3,7 +3,9 @@
 use crate::app::{fixture, problem, spmm, tridiagonal};
 use reqwest::{Client, Response};
 use serde_json::Value;
-use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without};
+use sparsetune::http::{
+    Access, App, Attempts, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without,
+};
 use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::sparse::read::Pool;
 use sparsetune::store::{LocalBlobs, SqliteOptions, SqliteStore};
@@ -57,7 +59,8 @@ impl Served {
         let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied()).unwrap());
         let stop = CancellationToken::new();
         let tokens = Tokens::new(Arc::clone(service.ring()), &[1; 32]);
-        let access = Access { tokens, without: Without::Loopback };
+        let attempts = Attempts::new(0);
+        let access = Access { tokens, without: Without::Loopback, attempts, forwarded: false };
         let app = App::new(service, limits, access, metrics, stop.clone());
         let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = format!("http://{}", server.address().unwrap());

@@ -12,7 +12,7 @@ const ADMIN: &str = "the-first-admin-token";
 
 async fn server() -> TestApp {
     let tokens = toml::Value::try_from([ADMIN]).unwrap();
-    TestApp::with(&[("server.tokens", tokens)]).await
+    TestApp::with(&[("server.tokens", tokens), ("server.wrong_tokens_per_min", 0.into())]).await
 }
 
 impl TestApp {

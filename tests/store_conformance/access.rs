@@ -1,8 +1,8 @@
-//! Tokens.
+//! Tokens and the audit log.
 
 use crate::Sqlite;
-use sparsetune::domain::{Digest, Timestamp, Token};
-use sparsetune::store::{StoreError, StoredToken};
+use sparsetune::domain::{AuditEntry, Digest, Timestamp, Token};
+use sparsetune::store::{PageRequest, StoreError, StoredToken};
 
 fn token(name: &str, at: i64) -> StoredToken {
     let token = Token {
@@ -51,4 +51,55 @@ pub async fn a_token_that_cannot_be_read_admits_nobody(harness: &Sqlite) {
     assert!(store.insert_token(&bad, 9).await.unwrap());
     harness.spoil("UPDATE tokens SET scopes = 'everything' WHERE name = 'bad'").await;
     assert_eq!(store.tokens().await.unwrap(), [good]);
+}
+
+pub async fn ended_tokens_are_forgotten_in_time(harness: &Sqlite) {
+    let store = harness.open().await;
+    for (name, at) in [("revoked", 1), ("expired", 2), ("kept", 3)] {
+        assert!(store.insert_token(&token(name, at), 9).await.unwrap());
+    }
+    store.revoke_token(&"revoked".parse().unwrap(), Timestamp(50)).await.unwrap().unwrap();
+    assert_eq!(store.forget_tokens(Timestamp(50)).await.unwrap(), 0);
+    let revision = store.tokens_revision().await.unwrap();
+    assert_eq!(store.forget_tokens(Timestamp(103)).await.unwrap(), 2);
+    assert_eq!(store.tokens().await.unwrap(), [token("kept", 3)]);
+    assert!(store.tokens_revision().await.unwrap() > revision);
+}
+
+pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Sqlite) {
+    let store = harness.open().await;
+    let entry = |number: i64| AuditEntry {
+        at: Timestamp(number),
+        token: (number % 2 == 0).then(|| "even".to_owned()),
+        namespace: "team".parse().unwrap(),
+        peer: Some("10.0.0.1".to_owned()),
+        request: None,
+        action: format!("DELETE {number}"),
+        subject: Some("/v1/jobs/x".to_owned()),
+        status: 204,
+    };
+    for number in 1..=7 {
+        store.record_change(&entry(number)).await.unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut page = PageRequest::first(3);
+    loop {
+        let read = store.audit(None, &page).await.unwrap();
+        seen.extend(read.items);
+        // What is added meanwhile is on no later page.
+        store.record_change(&entry(100)).await.unwrap();
+        page.after = read.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, (1..=7).rev().map(entry).collect::<Vec<_>>());
+    let even = store.audit(Some("even"), &PageRequest { after: None, limit: 2 }).await.unwrap();
+    assert_eq!((even.items, even.next.is_some()), (vec![entry(100), entry(100)], true));
+    assert_eq!(store.trim_audit(Timestamp(3), 100).await.unwrap(), 2);
+    assert_eq!(store.trim_audit(Timestamp(0), 4).await.unwrap(), 4);
+    let left = store.audit(None, &PageRequest::ALL).await.unwrap().items;
+    assert_eq!(left, [entry(100), entry(100), entry(100), entry(7)]);
+    let foreign = PageRequest { after: Some("nonsense".to_owned()), limit: 1 };
+    assert!(matches!(store.audit(None, &foreign).await, Err(StoreError::BadCursor)));
 }

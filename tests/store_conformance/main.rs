@@ -64,6 +64,8 @@ macro_rules! conform {
 
 conform! { Sqlite:
     access::a_name_is_one_token_in_force,
+    access::ended_tokens_are_forgotten_in_time,
+    access::the_audit_log_is_bounded_and_read_in_pages,
     access::a_token_that_cannot_be_read_admits_nobody,
     jobs::an_equal_live_job_is_the_answer,
     jobs::a_job_asked_to_stop_no_longer_answers,

@@ -1,8 +1,8 @@
-//! Client requests for API tokens.
+//! Client requests for API tokens and the audit log.
 
 use super::{Client, accepted};
 use crate::domain::TokenName;
-use crate::wire::{MadeToken, TokenRequest, Tokens};
+use crate::wire::{AuditEntry, MadeToken, Page, TokenRequest, Tokens};
 use reqwest::Method;
 
 impl Client {
@@ -13,6 +13,18 @@ impl Client {
     /// All tokens, newest first.
     pub async fn tokens(&self) -> anyhow::Result<Tokens> {
         Ok(self.answer(self.request(Method::GET, "v1/tokens", &[])?).await?.view)
+    }
+
+    /// The newest entries of the audit log, of one token if given.
+    pub async fn audit(
+        &self,
+        token: Option<&TokenName>,
+        limit: u32,
+    ) -> anyhow::Result<Page<AuditEntry>> {
+        let limit = limit.to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        query.extend(token.map(|token| ("token", token.as_str())));
+        Ok(self.answer(self.request(Method::GET, "v1/audit", &query)?).await?.view)
     }
 
     pub async fn revoke_token(&self, name: &TokenName) -> anyhow::Result<()> {

@@ -4,13 +4,15 @@
 use super::address::{by_tls, local};
 use super::failure::Rendered;
 use super::shell::{Place, Shell, html};
+use crate::domain::Caller;
 use crate::http::App;
-use crate::http::error::{CHALLENGE, Problem};
+use crate::http::clients::Client;
+use crate::http::error::{CHALLENGE, Kind, Problem};
 use crate::http::extract::Query;
 use crate::http::session;
 use askama::Template;
 use axum::extract::{Form, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
@@ -52,6 +54,7 @@ pub async fn show(State(app): State<App>, Query(asked): Query<Asked>) -> Result<
 pub async fn sign_in(
     State(app): State<App>,
     headers: HeaderMap,
+    extensions: Extensions,
     Form(given): Form<Given>,
 ) -> Result<Response, Problem> {
     let known = &app.access.tokens;
@@ -59,9 +62,14 @@ pub async fn sign_in(
         return page(&app, &given.next, false);
     }
     // Pasted tokens often end with a line break.
-    let token = given.token.trim();
-    let Some(opened) = known.session(token.as_bytes()) else {
-        // No extra delay, as with a wrong bearer token: their length protects tokens from being guessed.
+    let token = given.token.trim().as_bytes();
+    let client = Client::by(&headers, &extensions, app.access.forwarded);
+    let found = match app.access.verify(client, token) {
+        Err(problem) if problem.kind() == Kind::Unauthorized => None,
+        found => Some(found?),
+    };
+    let opened = found.and_then(|found| Some((found, known.session(token)?)));
+    let Some((found, opened)) = opened else {
         let mut response = page(&app, &given.next, true)?;
         *response.status_mut() = StatusCode::UNAUTHORIZED;
         response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
@@ -69,7 +77,10 @@ pub async fn sign_in(
         return Ok(response);
     };
     let cookie = HeaderValue::try_from(known.cookie(&opened, by_tls(&headers)));
-    Ok(leave(local(&given.next), cookie.map_err(Problem::internal)?))
+    let mut response = leave(local(&given.next), cookie.map_err(Problem::internal)?);
+    // For the audit log, which learns only here who it was.
+    response.extensions_mut().insert(Caller::from(&found.token));
+    Ok(response)
 }
 
 pub async fn sign_out(headers: HeaderMap) -> Result<Response, Problem> {

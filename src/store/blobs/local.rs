@@ -9,6 +9,7 @@ mod keeping;
 use super::checking::{Checking, Verdict};
 use super::{BlobError, Blobs, LocalFile, NameOf, Result, digest_of};
 use crate::domain::Digest;
+use crate::store::private;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
@@ -40,7 +41,7 @@ pub struct LocalBlobs {
 impl LocalBlobs {
     /// Opens the folder, and creates it if it is missing. Blocks on the file system.
     pub fn open(root: &Path) -> Result<Self> {
-        std::fs::create_dir_all(root.join(STAGING))?;
+        private::folder(&root.join(STAGING))?;
         let root = Arc::new(root.canonicalize()?);
         Ok(Self { root, checking: Arc::default() })
     }
@@ -77,17 +78,12 @@ impl LocalBlobs {
     /// Gives a staged file its final name. The content reaches the disk before the name, and both before this returns: a
     /// loss of power may remove the newest blobs, but never leaves a name without its content.
     fn publish(&self, staged: &Path, digest: &Digest) -> io::Result<()> {
-        // Temporary files are private; blobs are as readable as their folder permits.
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            std::fs::set_permissions(staged, std::fs::Permissions::from_mode(0o644))?;
-        }
+        // Temporary files are private, and so is what they become.
         File::open(staged)?.sync_all()?;
         let target = self.path(digest);
         let folder = target.parent().unwrap_or(&self.root);
         if !folder.is_dir() {
-            std::fs::create_dir_all(folder)?;
+            private::folder(folder)?;
             File::open(&*self.root)?.sync_all()?;
         }
         // The guard of the temporary file finds nothing left to remove.

@@ -4,6 +4,7 @@ use crate::store::{Result, StoreError};
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -85,7 +86,7 @@ impl FileLock {
 
 /// Opens the lock file, and creates it if it is missing.
 fn open(path: &Path) -> io::Result<File> {
-    let made = File::options().create(true).truncate(false).write(true).open(path);
+    let made = File::options().create(true).truncate(false).write(true).mode(0o600).open(path);
     made.or_else(|refusal| as_it_is(path, refusal))
 }
 

@@ -1,5 +1,6 @@
 //! The store in one SQLite file: one writer connection and several read-only readers. Row types do not leave this module.
 
+mod audit;
 mod bundles;
 mod codec;
 mod copy;
@@ -22,7 +23,7 @@ mod tokens;
 mod trials;
 mod upkeep;
 
-use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full};
+use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full, private};
 use crate::domain::Timestamp;
 use file_lock::{FileLock, Serial};
 use sqlx::migrate::{MigrateError, Migrator};
@@ -99,6 +100,8 @@ impl SqliteStore {
             .pragma("temp_store", "memory")
             .optimize_on_close(true, None);
         let lock = FileLock::wait(path, Serial::Opening, OPENING_PATIENCE).await?;
+        // If it cannot be made, SQLite says why.
+        let _ = private::file(path);
         let mut writing = options.clone().create_if_missing(true);
         if let Some(pages) = limits.max_pages {
             writing = writing.pragma("max_page_count", pages.to_string());

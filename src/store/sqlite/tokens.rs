@@ -103,6 +103,20 @@ impl Tokens for SqliteStore {
         Ok(Some(row.token()?.token))
     }
 
+    async fn forget_tokens(&self, before: Timestamp) -> Result<u64> {
+        let mut tx = self.begin().await?;
+        let gone = sqlx::query("DELETE FROM tokens WHERE revoked_at < ?1 OR expires_at < ?1")
+            .bind(before.0)
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        if gone > 0 {
+            raise(&mut tx).await?;
+            tx.commit([]).await?;
+        }
+        Ok(gone)
+    }
+
     async fn tokens_revision(&self) -> Result<u64> {
         let value: i64 = sqlx::query_scalar("SELECT value FROM tokens_revision")
             .fetch_one(&self.readers)

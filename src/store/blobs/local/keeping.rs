@@ -3,6 +3,7 @@
 use super::super::checking::Read;
 use super::{DAMAGED, LocalBlobs, STAGING, passed, sweep};
 use crate::domain::Digest;
+use crate::store::private;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -42,7 +43,8 @@ impl LocalBlobs {
 
     /// Says that the folder, which is empty, is being filled, until it is given to a store. Blocks.
     pub fn begin_to_fill(&self) -> io::Result<()> {
-        File::create(self.root.join(FILLING))?.sync_all()?;
+        private::file(&self.root.join(FILLING))?;
+        File::open(self.root.join(FILLING))?.sync_all()?;
         File::open(&*self.root)?.sync_all()
     }
 
@@ -143,7 +145,7 @@ impl LocalBlobs {
 
     /// Moves those that are still older than `age` to the trash; returns their number.
     pub(super) fn discard(&self, digests: &[Digest], age: Duration) -> io::Result<u64> {
-        std::fs::create_dir_all(self.root.join(TRASH))?;
+        private::folder(&self.root.join(TRASH))?;
         let mut moved = 0;
         for digest in digests.iter().filter(|digest| self.is_older(digest, age)) {
             let path = self.path(digest);
@@ -166,7 +168,7 @@ impl LocalBlobs {
             return Ok(false);
         }
         if let Some(folder) = to.parent() {
-            std::fs::create_dir_all(folder)?;
+            private::folder(folder)?;
         }
         match std::fs::rename(from, &to) {
             // Another thread was faster: it brought it back, or deleted it.
