@@ -1,7 +1,9 @@
 //! The process's environment: all that is read of it is read here (`tests/tidy.rs` sees to it).
 
+pub mod account;
 pub mod disk;
 pub mod files;
+pub mod gpus;
 pub mod memory;
 pub mod random;
 
@@ -29,6 +31,12 @@ pub fn loader_folders() -> impl Iterator<Item = PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&listed).collect();
     folders.into_iter().filter(|folder| folder.is_absolute())
+}
+
+/// Folders that CUDA's driver shares with other processes: that of the multi-process service, and its cache of compiled texts.
+pub fn shared_by_cuda() -> impl Iterator<Item = PathBuf> {
+    let home = path("HOME").map(|home| home.join(".nv"));
+    ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_CACHE_PATH"].into_iter().filter_map(path).chain(home)
 }
 
 /// An empty or relative one would be of whichever folder the process was started in.

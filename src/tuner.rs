@@ -18,6 +18,7 @@ use crate::service::{
 use crate::sparse::CsrError;
 use crate::sparse::generate::{GenerateError, SpecError};
 use crate::sparse::read::{Limits, ReadError};
+use crate::store::LocalBlobs;
 use crate::store::pairing::{self, OpenError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -342,7 +343,8 @@ impl TunerOptions {
         let arguments = self.evaluator_arguments.iter().cloned().chain(own);
         let mut spec = EvaluatorSpec::new(DeviceId(device.to_owned()), program, arguments)
             .arg("--cubin-cache")
-            .arg(data.join("cubins"));
+            .arg(data.join("cubins"))
+            .fenced("auto", "", &LocalBlobs::exports(&data.join("blobs")));
         for path in &self.libraries {
             spec = spec.arg("--library-path").arg(path);
         }

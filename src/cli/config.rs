@@ -4,6 +4,7 @@ mod layers;
 mod sanity;
 
 use crate::domain::Clock;
+use crate::evaluator::fence::Fence;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -140,6 +141,8 @@ pub struct Evaluator {
     pub compile_s: f64,
     pub measure_s: f64,
     pub allow_hostile: bool,
+    pub fence: Fence,
+    pub user: String,
     cuda: String,
     nvrtc: String,
     cusparse: String,

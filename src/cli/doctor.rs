@@ -1,6 +1,7 @@
 //! `sparsetune doctor`: reports devices, libraries and versions, what is missing, and how to install it.
 
 mod advice;
+mod fence;
 
 use super::config::Config;
 use super::{assemble, exposed, say, show};
@@ -54,6 +55,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = Config::load(args.config.as_deref(), &[("data.dir", Value::from(data))])?;
     let probe = probe(&assemble::library_paths(&config));
     let devices = super::on_one_core(try_devices(&config))?;
+    let fence = fence::attempts(&config);
     if args.json {
         let newer = advice::newer(&probe);
         let libraries = probe.libraries.iter();
@@ -65,12 +67,18 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             "devices": devices,
             "device_problem": probe.device_problem,
             "exposed": exposed.iter().map(exposed::told).collect::<Vec<_>>(),
+            "fence": {
+                "extent": config.evaluator.fence.name(),
+                "attempts": fence.as_ref().ok(),
+                "problem": fence.as_ref().err().map(|error| format!("{error:#}")),
+            },
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
     say(format_args!("sparsetune {}\n", env!("CARGO_PKG_VERSION")))?;
     say(format_args!("{}\n", libraries(&probe.libraries)))?;
     say(device_table(&devices))?;
+    say(format_args!("\n{}", fence::sentence(config.evaluator.fence.name(), &fence)))?;
     if let Some(problem) = &probe.device_problem {
         say(format_args!("\nThe driver is installed, but reports no devices: {problem}"))?;
     }

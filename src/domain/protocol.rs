@@ -1,7 +1,7 @@
 //! The protocol between pool and evaluator: one JSON object per line over the child's stdin and stdout.
 //!
 //! Every request is answered by exactly one `Reply` with the same `seq`; any number of `Stage` notes may precede it,
-//! each of which restarts the deadline of the request. Matrices are passed by path, never over the pipe.
+//! each of which restarts the deadline of the request. Matrices are passed as open files, never as bytes.
 
 use super::plan::{Bound, LaunchStep};
 use super::recipe::{Compiled, Scratch};
@@ -71,7 +71,8 @@ impl RequestBody {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Canonical matrix file (`sparse::canonical`).
+    /// Canonical matrix file (`sparse::canonical`). The pool opens it and sends the descriptor with the request; a child that gets none
+    /// opens it itself.
     pub path: PathBuf,
     /// Its digest, which must match the file's header.
     pub digest: Digest,

@@ -14,16 +14,18 @@ pub(super) struct ArrayError {
 }
 
 /// Lists the arrays in the recipe's order. If a folder is given, array `I` is written there as `array-I`, and `begin`
-/// is called before each.
+/// is called before each; `reach` tells where this process finds the folder, whose files are listed as the pool names them.
 pub(super) fn export(
     arrays: &[Array],
     folder: Option<&Path>,
+    reach: impl Fn(&Path) -> PathBuf,
     mut begin: impl FnMut() -> io::Result<()>,
 ) -> Result<Vec<ExportedArray>, ArrayError> {
     let exported = arrays.iter().enumerate().map(|(index, array)| {
         let file = folder.map(|folder| folder.join(format!("array-{index}")));
         if let Some(path) = &file {
-            begin().and_then(|()| std::fs::write(path, array.data.bytes())).map_err(|error| {
+            let write = || std::fs::write(reach(path), array.data.bytes());
+            begin().and_then(|()| write()).map_err(|error| {
                 let (name, path) = (array.name.clone(), path.clone());
                 ArrayError { name, path, error }
             })?;
@@ -53,7 +55,7 @@ mod tests {
     #[test]
     fn each_array_is_written_to_its_own_file() {
         let folder = tempfile::tempdir().unwrap();
-        let exported = export(&arrays(), Some(folder.path()), || Ok(())).unwrap();
+        let exported = export(&arrays(), Some(folder.path()), Path::to_owned, || Ok(())).unwrap();
         let shapes: Vec<_> =
             exported.iter().map(|array| (array.element.as_str(), array.length)).collect();
         assert_eq!(shapes, [("u16", 2), ("u32", 1), ("f32", 0), ("f64", 3)]);
@@ -71,14 +73,14 @@ mod tests {
 
     #[test]
     fn without_a_folder_arrays_are_only_listed() {
-        let exported = export(&arrays(), None, || Ok(())).unwrap();
+        let exported = export(&arrays(), None, Path::to_owned, || Ok(())).unwrap();
         assert!(exported.len() == 4 && exported.iter().all(|array| array.file.is_none()));
     }
 
     #[test]
     fn a_missing_folder_is_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
-        let error = export(&arrays(), Some(&folder.path().join("gone")), || Ok(()))
+        let error = export(&arrays(), Some(&folder.path().join("gone")), Path::to_owned, || Ok(()))
             .unwrap_err()
             .to_string();
         assert!(error.starts_with("array `local` cannot be written to "), "{error}");

@@ -4,12 +4,12 @@ use super::{EvaluatorOptions, hostile};
 use crate::domain::candidate::VENDOR;
 use crate::domain::{Device, Digest};
 use crate::engine::cpu::CpuEngine;
-use crate::engine::cuda::{self, CudaEngine, source};
+use crate::engine::cuda::{self, CudaEngine, libraries, source};
 use crate::engine::replay::{RecordingError, ReplayEngine};
 use crate::engine::{Engine, EngineError};
 use crate::ops::kernel_headers;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A device of this host or a recording: `cpu`, `cuda:0`, `replay:FILE`.
@@ -66,7 +66,7 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
     let engine: Box<dyn Engine> = match device {
         DeviceSelector::Cpu => Box::new(CpuEngine::open().map_err(refused)?),
         DeviceSelector::Cuda(ordinal) => {
-            let cache = options.cubin_cache.clone();
+            let cache = options.folders.cubins().map(Path::to_owned);
             let cache = cache.ok_or_else(|| EngineOpenError::NoCache(device.clone()))?;
             let options = cuda::Options {
                 ordinal: *ordinal,
@@ -82,6 +82,19 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
         DeviceSelector::Replay(file) => Box::new(ReplayEngine::open(file)?),
     };
     Ok(if options.allow_hostile { Box::new(hostile::OnHost { engine }) } else { engine })
+}
+
+/// What the evaluator reads beside the system's files and its own folders, before and after it opens the device: libraries, a
+/// recording, and its own program, of which a report of a panic tells the lines.
+pub fn readable(device: &DeviceSelector, library_paths: &[PathBuf]) -> Vec<PathBuf> {
+    let program = std::env::current_exe().ok();
+    match device {
+        DeviceSelector::Cuda(_) => {
+            program.into_iter().chain(libraries::roots(library_paths)).collect()
+        }
+        DeviceSelector::Replay(file) => program.into_iter().chain([file.clone()]).collect(),
+        DeviceSelector::Cpu => program.into_iter().collect(),
+    }
 }
 
 /// Adds the digest of each family's kernel source to the device, since engines do not know the families.
@@ -116,6 +129,7 @@ fn note_kernel(device: &mut Device, family: &str, headers: &[&str]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evaluator::fence::Folders;
 
     #[test]
     fn every_family_has_its_digest() {
@@ -123,7 +137,7 @@ mod tests {
         let header: crate::engine::replay::Header = serde_json::from_str(line).unwrap();
         let options = EvaluatorOptions {
             device: DeviceSelector::Cuda(0),
-            cubin_cache: None,
+            folders: Folders::default(),
             library_paths: Vec::new(),
             allow_hostile: true,
         };

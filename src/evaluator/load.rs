@@ -8,9 +8,11 @@ use crate::engine::Operands;
 use crate::ops::limit::{self, Least};
 use crate::ops::{self, Unsupported};
 use crate::sparse::canonical::CanonicalError;
+use crate::sparse::read::Pool;
 use crate::sparse::tolerance::tolerance;
 use crate::sparse::triangle::TriangleError;
 use crate::sparse::{Csr, canonical};
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,8 +61,8 @@ enum What {
     Solve(Solving),
 }
 
-/// Reads the file, checks its digest and validates it for the problem.
-pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
+/// Reads the file, which came with the request unless it is to be opened here, checks its digest and validates it for the problem.
+pub(super) fn read(load: &Load, passed: Option<File>) -> Result<Loading, LoadError> {
     let fits = match &load.problem {
         Problem::Spmm(spmm) => spmm.n > 0,
         Problem::Sptrsv(problem) => Solving::takes(problem),
@@ -68,8 +70,10 @@ pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
     if !fits {
         return Err(LoadError::NoOperands(load.problem));
     }
-    let (matrix, header) =
-        canonical::open(&load.path).map_err(|why| LoadError::File { matrix: load.digest, why })?;
+    let file = passed.map_or_else(|| File::open(&load.path), Ok).map_err(CanonicalError::from);
+    let (matrix, header, _) = file
+        .and_then(|file| canonical::read_in(&file, &Pool::memory(u64::MAX)))
+        .map_err(|why| LoadError::File { matrix: load.digest, why })?;
     if header.digest != load.digest {
         return Err(LoadError::OtherMatrix { asked: load.digest, found: header.digest });
     }
@@ -163,7 +167,7 @@ mod tests {
                     let spmm = Spmm { accumulate, transpose: true, ..Spmm::new(n, dtype, layout) };
                     let (problem, l2_policy, n) = (Problem::Spmm(spmm), L2Policy::Warm, n as usize);
                     let load = Load { path: path.clone(), digest, problem, l2_policy, seed: 5 };
-                    let loading = read(&load).unwrap();
+                    let loading = read(&load, None).unwrap();
                     let operands = loading.operands(&load).unwrap();
                     assert_eq!((operands.matrix.rows(), operands.matrix.cols()), (cols, rows));
                     let at = |lines: usize, line: usize, column: usize| match layout {

@@ -7,7 +7,9 @@
 
 mod arrays;
 mod engines;
+pub mod fence;
 mod hostile;
+mod inbox;
 mod lines;
 mod load;
 mod lowering;
@@ -19,10 +21,13 @@ mod solve;
 mod tests;
 mod trial;
 
-pub use engines::{DeviceSelector, EngineOpenError, SelectorError};
+pub use engines::{DeviceSelector, EngineOpenError, SelectorError, readable};
 pub use hostile::{FAMILY as HOSTILE_FAMILY, SOURCE as HOSTILE_SOURCE};
+pub use inbox::{Inbox, Passed};
 pub use lowering::{Lowering, Ops, Unlowered};
-pub use process::{claim_stdout, die_with_parent, dump_no_core, keep_memory};
+pub use process::{
+    claim_stdout, die_with_parent, dump_no_core, keep_memory, offer_to_the_oom_killer,
+};
 
 use crate::domain::protocol::{Reply, Request};
 use lines::Line;
@@ -38,11 +43,11 @@ pub const EXIT_LOST: u8 = 70;
 pub const EXIT_IO: u8 = 74;
 
 /// Options of the process.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct EvaluatorOptions {
     pub device: DeviceSelector,
-    /// Folder for compiled kernels, shared with other processes; required for GPUs.
-    pub cubin_cache: Option<PathBuf>,
+    /// The folders that it writes to. That for compiled kernels is shared with other processes, and required for GPUs.
+    pub folders: fence::Folders,
     /// Folders that are searched for CUDA libraries before the system's.
     pub library_paths: Vec<PathBuf>,
     /// Accept the `hostile` family, which deliberately hangs and faults.
@@ -78,14 +83,15 @@ pub(crate) enum EvaluatorError {
     Output(#[from] std::io::Error),
 }
 
-/// Serves requests until the process must end, and returns its exit code.
+/// Serves requests until the process must end, and returns its exit code. `passed` has the files that come with `input`.
 pub fn run(
     options: &EvaluatorOptions,
     lowering: &dyn Lowering,
     mut input: impl BufRead,
+    passed: Passed,
     output: impl Write,
 ) -> u8 {
-    let mut session = Session::new(options, lowering, output);
+    let mut session = Session::new(options, lowering, passed, output);
     let mut buffer = Vec::new();
     loop {
         let served = match lines::read(&mut input, &mut buffer) {

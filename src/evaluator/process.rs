@@ -30,6 +30,14 @@ pub fn dump_no_core() -> io::Result<()> {
     }
 }
 
+/// Asks the kernel to end this process before the service's, if the host or the control group runs out of memory.
+pub fn offer_to_the_oom_killer() -> io::Result<()> {
+    match cfg!(target_os = "linux") {
+        true => std::fs::write("/proc/self/oom_score_adj", "500"),
+        false => Ok(()),
+    }
+}
+
 /// Keeps freed memory for reuse. Rewriting and packing allocate and free gigabytes for each scheme, and the first
 /// access to a fresh page costs more than the work on it.
 pub fn keep_memory() {

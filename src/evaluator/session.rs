@@ -1,7 +1,7 @@
 //! The evaluator's state between requests: the open engine, the loaded problem, and recipes lowered ahead of time.
 
 use super::load::{self, LoadError};
-use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowering};
+use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowering, Passed};
 use super::{arrays, engines, hostile, trial};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
@@ -33,6 +33,7 @@ pub(super) enum Next {
 pub(super) struct Session<'a, W: Write> {
     options: &'a EvaluatorOptions,
     lowering: &'a dyn Lowering,
+    passed: Passed,
     output: W,
     engine: Option<Box<dyn Engine>>,
     loaded: Option<LoadedProblem>,
@@ -52,9 +53,10 @@ impl<'a, W: Write> Session<'a, W> {
     pub(super) fn new(
         options: &'a EvaluatorOptions,
         lowering: &'a dyn Lowering,
+        passed: Passed,
         output: W,
     ) -> Self {
-        Self { options, lowering, output, engine: None, loaded: None }
+        Self { options, lowering, passed, output, engine: None, loaded: None }
     }
 
     /// Carries out one request. Stage notes are written meanwhile; the caller writes the reply.
@@ -111,7 +113,7 @@ impl<'a, W: Write> Session<'a, W> {
         self.loaded = None;
         let started = Instant::now();
         send_stage(&mut self.output, seq, load::READING)?;
-        let loading = load::read(load)?;
+        let loading = load::read(load, self.passed.take())?;
         let matrix = loading.matrix.clone();
         let lowerer = self
             .lowering
@@ -228,8 +230,13 @@ impl<'a, W: Write> Session<'a, W> {
                 false => Ok(()),
             }
         };
-        exported.arrays = arrays::export(&recipe.arrays, folder, begin)
-            .map_err(|error| failed(candidate, error.to_string()))?;
+        exported.arrays = arrays::export(
+            &recipe.arrays,
+            folder,
+            |named| self.options.folders.reach(named),
+            begin,
+        )
+        .map_err(|error| failed(candidate, error.to_string()))?;
         Ok(Reply::Exported(Box::new(exported)))
     }
 }

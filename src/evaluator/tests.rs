@@ -1,6 +1,8 @@
 //! Tests of the evaluator as a function from request lines to message lines, on a recording.
 
-use super::{DeviceSelector, EXIT_IO, EXIT_LOST, EXIT_OK, EvaluatorOptions, Unlowered, run};
+use super::{
+    DeviceSelector, EXIT_IO, EXIT_LOST, EXIT_OK, EvaluatorOptions, Passed, Unlowered, fence, run,
+};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, Request,
     RequestBody,
@@ -40,11 +42,11 @@ impl Fixture {
     fn run(&self, input: &str, output: impl Write) -> u8 {
         let options = EvaluatorOptions {
             device: DeviceSelector::Replay(self.folder.path().join("recording")),
-            cubin_cache: None,
+            folders: fence::Folders::default(),
             library_paths: Vec::new(),
             allow_hostile: false,
         };
-        run(&options, &Unlowered, input.as_bytes(), output)
+        run(&options, &Unlowered, input.as_bytes(), Passed::default(), output)
     }
 
     /// The exit code and all messages.

@@ -1,5 +1,6 @@
 //! One child process: its pipes, the tail of its stderr, and its termination.
 
+use super::requests::Requests;
 use super::spec::{EvaluatorSpec, inherits};
 use crate::domain::DeviceId;
 use crate::domain::protocol::{MAX_LINE_BYTES, Message};
@@ -11,7 +12,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -33,7 +34,7 @@ pub(super) enum Incoming {
 /// A running child, which is killed on drop.
 #[derive(Debug)]
 pub(super) struct EvaluatorChild {
-    pub(super) stdin: ChildStdin,
+    pub(super) requests: Requests,
     pub(super) incoming: mpsc::Receiver<Incoming>,
     pub(super) last_seq: u64,
     process: Child,
@@ -61,25 +62,25 @@ pub(super) struct Terminated {
 impl EvaluatorChild {
     /// Starts the process in its own process group, so that Ctrl-C at the terminal reaches only the parent.
     pub(super) fn spawn(spec: &EvaluatorSpec) -> io::Result<Self> {
+        let (requests, stdin) = Requests::pair()?;
         let inherited = environment::variables().filter(|(name, _)| inherits(name));
         let mut process = Command::new(&spec.program)
             .args(&spec.args)
             .env_clear()
             .envs(inherited)
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
         let missing = || io::Error::other("the child has no pipe");
-        let stdin = process.stdin.take().ok_or_else(missing)?;
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stderr = process.stderr.take().ok_or_else(missing)?;
         let (sender, incoming) = mpsc::channel(READ_AHEAD);
         let reader = tokio::spawn(read_messages(stdout, sender));
         Ok(Self {
-            stdin,
+            requests,
             incoming,
             last_seq: 0,
             process,

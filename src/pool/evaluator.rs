@@ -7,6 +7,7 @@ use super::{Deadlines, EvaluatorSpec, PoolError};
 use crate::domain::protocol::{Effort, Exported, Load, Loaded, Reply, RequestBody};
 use crate::domain::recipe::Compiled;
 use crate::domain::{Candidate, Clock, Device, Outcome, Timing};
+use crate::environment::account::Account;
 use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -180,6 +181,10 @@ impl Evaluator {
         cancel: &CancellationToken,
     ) -> Result<Exported, PoolError> {
         let folder = folder.map(Path::to_owned);
+        if let (Some(folder), Ok(Some(account))) = (&folder, Account::of(&self.spec.user)) {
+            let given = account.own(folder);
+            given.map_err(|error| PoolError::Failed(format!("{}: {error}", folder.display())))?;
+        }
         let request = RequestBody::Export { candidate: candidate.clone(), folder };
         match self.call(request, None, cancel).await? {
             Reply::Exported(exported) => Ok(*exported),

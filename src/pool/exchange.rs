@@ -2,9 +2,9 @@
 
 use super::child::{EvaluatorChild, Incoming};
 use crate::domain::protocol::{MAX_LINE_BYTES, Message, MessageBody, Reply, Request, RequestBody};
+use std::fs::File;
 use std::pin::pin;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -38,8 +38,9 @@ pub(super) async fn exchange(
 ) -> Result<Reply, Broken> {
     let seq = child.next_seq();
     let line = line_of(seq, body)?;
-    let EvaluatorChild { stdin, incoming, .. } = child;
-    let mut write = pin!(stdin.write_all(&line));
+    let file = file_of(body)?;
+    let EvaluatorChild { requests, incoming, .. } = child;
+    let mut write = pin!(requests.send(&line, file.as_ref()));
     let mut written = false;
     let mut wait = Wait::new(allowed(None));
     let mut notes = 0;
@@ -62,6 +63,15 @@ pub(super) async fn exchange(
             () = sleep_until(wait.until) => return Err(wait.over()),
         }
     }
+}
+
+/// The file that goes with the request: the evaluator may not be allowed to open it.
+fn file_of(body: &RequestBody) -> Result<Option<File>, Broken> {
+    let RequestBody::Load(load) = body else { return Ok(None) };
+    let opened = File::open(&load.path);
+    let what =
+        |error| Broken::Unsendable(format!("the stored file of matrix {}: {error}", load.digest));
+    opened.map(Some).map_err(what)
 }
 
 /// Encodes the request as one line within the protocol's limit.

@@ -8,12 +8,17 @@ use super::oom;
 use super::spec::runs;
 use crate::domain::Outcome;
 use crate::domain::protocol::{PROTOCOL_VERSION, Reply, RequestBody};
+use crate::environment::gpus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How long a child that closed its stdout may take to exit by itself, so that its own exit status is reported.
 const LEAVING: Duration = Duration::from_secs(1);
+
+/// A device that opens so, and only so, was kept from a file that it needs.
+const UNFENCED: &str = "the device opens only without the wall around the evaluator's files, which stays away from now on: \
+                        `sparsetune doctor` shows the fence, `evaluator.fence` of the configuration rules it";
 
 impl Evaluator {
     /// Sends one request to this child, which is idle or dead afterwards.
@@ -101,9 +106,23 @@ impl Evaluator {
         let mut last = None;
         for attempt in 0..self.spec.restarts.attempts {
             self.pause(attempt, cancel).await?;
+            let resort = attempt + 1 == self.spec.restarts.attempts && self.device.is_none();
+            let args = self.spec.args.len();
+            if resort {
+                self.spec.args.extend(self.spec.last_resort.iter().cloned());
+            }
             match self.start(cancel).await {
-                Ok(child) => return Ok(child),
-                Err(error) => last = Some(retriable(error)?),
+                Ok(child) => {
+                    if self.spec.args.len() > args {
+                        let why = last.unwrap_or_default();
+                        tracing::warn!(device = %self.spec.device, why, "{UNFENCED}");
+                    }
+                    return Ok(child);
+                }
+                Err(error) => {
+                    self.spec.args.truncate(args);
+                    last = Some(retriable(error)?);
+                }
             }
         }
         Err(self.unavailable(last))
@@ -128,6 +147,11 @@ impl Evaluator {
             .increment(again.into());
         if again {
             tracing::warn!(device = %self.spec.device, restarts = self.restarts(), "evaluator restarted");
+        }
+        if !again && self.spec.device.0.starts_with("cuda") {
+            // A fenced child cannot.
+            let created = tokio::task::spawn_blocking(gpus::create_device_files).await;
+            created.map_err(|error| PoolError::Crashed(error.to_string()))?;
         }
         let child = EvaluatorChild::spawn(&self.spec).map_err(|error| {
             let program = self.spec.program.display();

@@ -10,6 +10,7 @@ mod evaluator;
 mod exchange;
 mod life;
 mod oom;
+mod requests;
 mod spec;
 
 pub use evaluator::{Evaluator, Measured};

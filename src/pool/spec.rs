@@ -3,7 +3,7 @@
 use crate::domain::DeviceId;
 use crate::domain::protocol::RequestBody;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -23,6 +23,10 @@ pub struct EvaluatorSpec {
     pub device: DeviceId,
     pub program: PathBuf,
     pub args: Vec<OsString>,
+    /// More arguments for the last attempt to open the device, and for what follows if it succeeds.
+    pub last_resort: Vec<OsString>,
+    /// The user as which the child goes on if this process is root's: folders that it writes to are made this user's.
+    pub user: String,
     pub deadlines: Deadlines,
     pub restarts: Restarts,
 }
@@ -38,6 +42,8 @@ impl EvaluatorSpec {
             device,
             program: program.into(),
             args: args.into_iter().map(Into::into).collect(),
+            last_resort: Vec::new(),
+            user: String::new(),
             deadlines: Deadlines::default(),
             restarts: Restarts::default(),
         }
@@ -56,6 +62,16 @@ impl EvaluatorSpec {
             false => std::env::current_exe()?,
         };
         Ok(Self::new(device, program, arguments))
+    }
+
+    /// This configuration with a child that is fenced in. `exports` is the folder below which it writes the arrays of plans. If all of
+    /// the fence is not `required`, and the device does not open within it, what fences files is left out.
+    pub fn fenced(mut self, fence: &str, user: &str, exports: &Path) -> Self {
+        self.user = user.to_owned();
+        if fence == "auto" {
+            self.last_resort = ["--fence", "without_files"].map(OsString::from).into();
+        }
+        self.arg("--fence").arg(fence).arg("--user").arg(user).arg("--exports").arg(exports)
     }
 
     /// This configuration with one more argument.

@@ -142,7 +142,11 @@ pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
 /// [`open`] in memory that others use as well, which is charged before it is allocated and for as long as the last value is
 /// kept.
 pub fn open_in(path: &Path, memory: &Pool) -> Result<(Csr, Header, Held), CanonicalError> {
-    let file = File::open(path)?;
+    read_in(&File::open(path)?, memory)
+}
+
+/// [`open_in`] for a file that is open already. Reads by position, and leaves the file's own where it is.
+pub fn read_in(file: &File, memory: &Pool) -> Result<(Csr, Header, Held), CanonicalError> {
     let found = file.metadata()?.len();
     let mut bytes = [0u8; HEADER_BYTES];
     if found < HEADER_BYTES as u64 {
@@ -153,12 +157,12 @@ pub fn open_in(path: &Path, memory: &Pool) -> Result<(Csr, Header, Held), Canoni
     check_length(&header, pointers, found)?;
     let nnz = header.nnz as usize;
     let held = memory.open(u64::MAX);
-    let (indptr, mut at) = pointers.read(&file, HEADER_BYTES as u64, &header, &held)?;
+    let (indptr, mut at) = pointers.read(file, HEADER_BYTES as u64, &header, &held)?;
     held.charge(header.nnz, 12, "entries")?;
     let mut indices = vec![0u32; nnz];
     let mut values = vec![0f64; nnz];
-    at = read_array(&file, bytemuck::cast_slice_mut(&mut indices), at)?;
-    read_array(&file, bytemuck::cast_slice_mut(&mut values), at + padding(nnz) as u64)?;
+    at = read_array(file, bytemuck::cast_slice_mut(&mut indices), at)?;
+    read_array(file, bytemuck::cast_slice_mut(&mut values), at + padding(nnz) as u64)?;
     let (rows, cols) = (header.rows as usize, header.cols as usize);
     Ok((Csr::new(rows, cols, indptr, indices, values)?, header, held))
 }

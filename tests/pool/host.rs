@@ -5,12 +5,15 @@ use sparsetune::domain::protocol::Load;
 use sparsetune::domain::{Clock, DeviceKind, Outcome};
 use sparsetune::ops;
 use sparsetune::sparse::canonical;
+use std::ffi::OsString;
 
 #[tokio::test]
 async fn the_cpu_measures_what_the_service_would_try() {
     let fixture = Fixture::new();
-    let mut evaluator =
-        fixture.spawning(BINARY, ["evaluator", "--allow-hostile", "--device", "cpu"]);
+    let exports = fixture.folder.path().join("exports");
+    let arguments = ["evaluator", "--allow-hostile", "--device", "cpu", "--exports"];
+    let arguments = arguments.map(OsString::from).into_iter().chain([exports.clone().into()]);
+    let mut evaluator = fixture.spawning(BINARY, arguments);
     let device = evaluator.open(&never()).await.unwrap();
     assert_eq!(device.kind, DeviceKind::Cpu);
     let facts = evaluator.load(fixture.load.clone(), &never()).await.unwrap();
@@ -39,7 +42,7 @@ async fn the_cpu_measures_what_the_service_would_try() {
     assert_eq!(exported.kernel_digest, device.kernels.get(&tried[0].family).copied());
     // A recipe's arrays arrive as files.
     let panel = space.scored.iter().map(|(c, _)| c).find(|c| c.family == "row_panel").unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in(exports).unwrap();
     let exported = evaluator.export(panel, Some(folder.path()), &never()).await.unwrap();
     assert!(!exported.arrays.is_empty());
     for array in &exported.arrays {

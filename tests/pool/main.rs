@@ -1,5 +1,6 @@
 //! The pool over real child processes: whatever a child does, the trial is recorded and the next one works.
 
+mod fence;
 mod fixture;
 mod gpu;
 mod host;

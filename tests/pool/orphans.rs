@@ -22,7 +22,9 @@ fn requests(fixture: &Fixture) -> String {
 fn spawn(fixture: &Fixture, program: &[&str]) -> Child {
     Command::new(program[0])
         .args(&program[1..])
-        .args(["evaluator", "--allow-hostile", "--device", &fixture.selector()])
+        // The matrix is passed by its path here.
+        .args(["evaluator", "--allow-hostile", "--fence", "without_files"])
+        .args(["--device", &fixture.selector()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .process_group(0)

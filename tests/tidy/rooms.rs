@@ -12,7 +12,7 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("search", &["domain"]),
     ("ops", &["domain", "sparse", "search"]),
     ("engine", &["domain", "environment", "sparse"]),
-    ("evaluator", &["domain", "sparse", "ops", "engine"]),
+    ("evaluator", &["domain", "environment", "sparse", "ops", "engine"]),
     ("bundle", &["domain", "sparse", "ops", "engine"]),
     ("pool", &["domain", "environment"]),
     ("store", &["domain"]),

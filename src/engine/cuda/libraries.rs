@@ -178,6 +178,12 @@ impl Place {
     }
 }
 
+/// Every folder that a search for libraries in these configured places ([`Search::new`]) reads, and those of what the libraries load.
+pub fn roots(configured: &[PathBuf]) -> Vec<PathBuf> {
+    let places: Vec<Place> = configured.iter().map(|text| Place::of(text)).collect();
+    super::places::roots(&places.iter().map(|place| place.path.as_path()).collect::<Vec<_>>())
+}
+
 /// Where to search, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Search {

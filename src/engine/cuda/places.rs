@@ -15,6 +15,34 @@ fn layouts(place: &Path) -> Vec<PathBuf> {
     folders.into_iter().chain(wheels).collect()
 }
 
+/// Every folder that a search for libraries reads, and those that hold what the libraries found there load in turn.
+pub(super) fn roots(configured: &[&Path]) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = configured.iter().flat_map(|place| around(place)).collect();
+    folders.extend(environment::loader_folders().chain(environment::toolkit_roots()));
+    folders.extend(environment::python_roots().chain(standard_folders()));
+    let cached = cached_by_the_loader();
+    folders.extend(cached.iter().filter_map(|file| file.parent()).map(Path::to_owned));
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
+/// A configured folder, or the folder of a configured file, by its name and by that of what it links to; in a site-packages folder all
+/// of that, since its packages load each other's libraries and have their versions beside them.
+fn around(place: &Path) -> Vec<PathBuf> {
+    let folder = |place: &Path| match place.is_file() {
+        true => place.parent().map(Path::to_owned),
+        false => Some(place.to_owned()),
+    };
+    let packages = |folder: &PathBuf| {
+        let named = |it: &&Path| it.ends_with("site-packages") || it.ends_with("dist-packages");
+        folder.ancestors().find(named).map(Path::to_owned)
+    };
+    let linked = std::fs::canonicalize(place).ok();
+    let folders = [Some(place), linked.as_deref()].into_iter().flatten().filter_map(folder);
+    folders.map(|folder| packages(&folder).unwrap_or(folder)).collect()
+}
+
 /// A configured folder's copies of a library, whatever their versions, in the same layouts.
 pub(super) fn copies_below(place: &Path, fits: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
     let folders = layouts(place);
@@ -101,7 +129,22 @@ fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::below;
+    use super::{below, roots};
+
+    #[test]
+    fn what_a_configured_library_loads_is_among_the_roots() {
+        let root = tempfile::tempdir().unwrap();
+        let packages = root.path().join("python3.11/site-packages");
+        let lib = packages.join("nvidia/cusparse/lib");
+        let elsewhere = root.path().join("elsewhere");
+        std::fs::create_dir_all(&lib).unwrap();
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join("real.so"), "").unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("real.so"), lib.join("libcusparse.so")).unwrap();
+        let roots = roots(&[&lib.join("libcusparse.so")]);
+        assert!(roots.contains(&packages), "{roots:?}");
+        assert!(roots.contains(&std::fs::canonicalize(&elsewhere).unwrap()), "{roots:?}");
+    }
 
     #[test]
     fn a_configured_folder_is_searched_in_all_its_layouts() {

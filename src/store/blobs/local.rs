@@ -50,6 +50,12 @@ impl LocalBlobs {
         self.root.join(STAGING)
     }
 
+    /// The folder in which the folders of [`Blobs::stage_folder`] lie, for blobs in `root`: the only one among the blobs that evaluators
+    /// write to.
+    pub fn exports(root: &Path) -> PathBuf {
+        root.join(STAGING).join("exports")
+    }
+
     /// The blob's path, in one of 256 folders, so that no folder becomes too long to list.
     fn path(&self, digest: &Digest) -> PathBuf {
         let name = digest.to_string();
@@ -189,11 +195,21 @@ impl Blobs for LocalBlobs {
     }
 
     async fn stage_folder(&self) -> Result<TempDir> {
-        self.blocking(|blobs: &Self| TempDir::with_prefix_in("blobs-", blobs.staging())).await
+        let staged = |blobs: &Self| {
+            let exports = Self::exports(&blobs.root);
+            std::fs::create_dir_all(&exports)?;
+            TempDir::with_prefix_in("blobs-", exports)
+        };
+        self.blocking(staged).await
     }
 
     async fn sweep_staged(&self, age: Duration) -> Result<u64> {
-        self.blocking(move |blobs: &Self| io::Result::Ok(sweep(&blobs.staging(), "", age))).await
+        let swept = move |blobs: &Self| {
+            let exports = Self::exports(&blobs.root);
+            let folders = if exports.is_dir() { sweep(&exports, "", age) } else { 0 };
+            io::Result::Ok(sweep(&blobs.staging(), "blob", age) + folders)
+        };
+        self.blocking(swept).await
     }
 
     async fn get(&self, digest: &Digest) -> Result<Bytes> {

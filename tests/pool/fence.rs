@@ -1,0 +1,141 @@
+//! The fence around an evaluator, tried from within by a child process.
+
+use crate::fixture::{BINARY, EFFORT, Fixture, never, works};
+use serde_json::Value;
+use sparsetune::domain::DeviceId;
+use sparsetune::ops;
+use sparsetune::pool::{Evaluator, EvaluatorSpec};
+use sparsetune::sparse::canonical;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What stopped each attempt of a child with this fence to read `secret`, and the like.
+fn attempts(fence: &str, secret: &Path) -> (Output, BTreeMap<String, Option<String>>) {
+    let output = Command::new(BINARY)
+        .args(["evaluator", "--device", "cpu", "--fence", fence, "--try-to-leave"])
+        .arg(secret)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let stopped = text.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let stopped = line["stopped"].as_str().map(str::to_owned);
+        (line["attempt"].as_str().unwrap().to_owned(), stopped)
+    });
+    let stopped = stopped.collect();
+    (output, stopped)
+}
+
+/// Whether this kernel has all that the fence is made of.
+fn complete(output: &Output) -> bool {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return true;
+    }
+    assert!(errors.contains("does not have all of it") && errors.contains("missing"), "{errors}");
+    false
+}
+
+#[test]
+fn nothing_leaves_the_fence_and_all_would_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "token").unwrap();
+    let (_, without) = attempts("off", &secret);
+    assert_eq!(without.len(), 8);
+    assert!(without.values().all(Option::is_none), "{without:?}");
+
+    let calls =
+        ["connect to the network", "send a datagram", "start a program", "signal the parent"];
+    let files = ["read a file", "list a folder", "write a file", "read the parent's environment"];
+    let (_, within) = attempts("without_files", &secret);
+    assert!(calls.iter().all(|call| within[*call].is_some()), "{within:?}");
+    assert!(within["read a file"].is_none(), "{within:?}");
+
+    let (output, within) = attempts("required", &secret);
+    if complete(&output) {
+        assert!(calls.iter().chain(&files).all(|what| within[*what].is_some()), "{within:?}");
+    }
+    assert!(secret.exists() && folder.path().read_dir().unwrap().count() == 1);
+}
+
+/// A search's requests, on a CPU, in a folder that nobody else may enter, as servers make theirs.
+async fn searches(user: &str) -> Evaluator {
+    let fixture = Fixture::new();
+    let private = fixture.folder.path();
+    let exports = private.join("blobs/staging/exports");
+    std::fs::create_dir_all(&exports).unwrap();
+    let spec =
+        EvaluatorSpec::new(DeviceId("cpu".to_owned()), BINARY, ["evaluator", "--device", "cpu"])
+            .arg("--cubin-cache")
+            .arg(private.join("cubins"))
+            .fenced("auto", user, &exports);
+    let mut evaluator = Evaluator::new(spec);
+    evaluator.load(fixture.load.clone(), &never()).await.unwrap();
+    let device = evaluator.open(&never()).await.unwrap();
+    let (matrix, _) = canonical::open(&fixture.load.path).unwrap();
+    let space = ops::space(&matrix, &fixture.load.problem, &device).unwrap();
+    // It has an array.
+    let (candidate, _) = space.scored.iter().find(|(it, _)| it.family == "row_panel").unwrap();
+    let measured = evaluator.measure(candidate, EFFORT, None, &never()).await.unwrap();
+    assert_eq!(measured.outcome.state(), "measured", "{measured:?}");
+    let folder = tempfile::tempdir_in(&exports).unwrap();
+    let exported = evaluator.export(candidate, Some(folder.path()), &never()).await.unwrap();
+    for array in &exported.arrays {
+        let file = array.file.as_ref().unwrap();
+        assert_eq!(file.parent(), Some(folder.path()));
+        assert!(file.is_file());
+    }
+    assert!(!exported.arrays.is_empty());
+    evaluator
+}
+
+#[tokio::test]
+async fn a_search_needs_nothing_beyond_the_fence() {
+    searches("").await.close().await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_child_of_root_goes_on_as_its_user_without_capabilities() {
+    use std::os::unix::fs::MetadataExt;
+    let own = std::fs::metadata("/proc/self").unwrap().uid();
+    let mut evaluator = searches("nobody").await;
+    let child = evaluator.process_id().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(field("CapPrm:").trim_start_matches('0'), "", "{status}");
+    assert_eq!(field("NoNewPrivs:"), "1");
+    // A filter of system calls.
+    assert_eq!(field("Seccomp:"), "2");
+    // Only root can become another user; nobody else's child tries to.
+    assert_eq!(field("Uid:") == own.to_string(), own != 0, "{status}");
+    evaluator.close().await;
+}
+
+#[tokio::test]
+async fn a_device_that_needs_more_files_opens_at_the_last_attempt_and_stays_so() {
+    let fixture = Fixture::new();
+    let exports = fixture.folder.path().join("exports");
+    let script = r#"case "$*" in *without_files*) exec "$0" "$@";; *) exit 3;; esac"#;
+    let selector = fixture.selector();
+    let spawning = |fence: &str| {
+        let args = ["-c", script, BINARY, "evaluator", "--device", &selector];
+        let spec = EvaluatorSpec::new(DeviceId("replay".to_owned()), "sh", args);
+        Evaluator::new(spec.fenced(fence, "", &exports))
+    };
+    let mut evaluator = spawning("auto");
+    evaluator.load(fixture.load.clone(), &never()).await.unwrap();
+    assert_eq!(evaluator.restarts(), 2);
+    evaluator.close().await;
+    // The next child is started in this way at once.
+    works(&mut evaluator).await;
+    assert_eq!(evaluator.restarts(), 3);
+
+    let error = spawning("required").open(&never()).await.unwrap_err();
+    assert!(error.to_string().contains("exit code 3"), "{error}");
+}
