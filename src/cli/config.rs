@@ -4,6 +4,7 @@ mod layers;
 mod sanity;
 
 use crate::domain::Clock;
+use crate::domain::retention::{Rule, Rules};
 use crate::evaluator::fence::Fence;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -20,6 +21,7 @@ const SQLITE: &str = "sqlite://";
 pub struct Config {
     pub server: Server,
     pub data: Data,
+    pub retention: Retention,
     pub devices: Devices,
     pub search: Search,
     pub limits: Limits,
@@ -74,9 +76,44 @@ pub struct Data {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Retention {
+    pub matrices: Keeping,
+    pub jobs: Keeping,
+    pub trials: Keeping,
+    pub plans: Keeping,
+}
+
+/// What is kept of one kind of thing; 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Keeping {
+    pub days: f64,
+    pub count: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Devices {
     pub r#use: Vec<String>,
     lock_dir: String,
+}
+
+impl Retention {
+    pub fn rules(&self) -> Rules {
+        let rule = |keeping: &Keeping| Rule {
+            age_ms: (keeping.days > 0.0).then_some((keeping.days * 86_400_000.0) as i64),
+            count: (keeping.count > 0).then_some(keeping.count),
+            bytes: (keeping.bytes > 0).then_some(keeping.bytes),
+        };
+        let Self { matrices, jobs, trials, plans } = self;
+        Rules {
+            matrices: rule(matrices),
+            jobs: rule(jobs),
+            trials: rule(trials),
+            plans: rule(plans),
+        }
+    }
 }
 
 impl Devices {

@@ -13,7 +13,7 @@ use toml::Value;
 
 /// Where the store is.
 #[derive(Debug, clap::Args)]
-struct Place {
+pub(super) struct Place {
     /// Configuration file (config/default.toml documents all settings)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -22,11 +22,11 @@ struct Place {
     data: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl Place {
-    fn config(&self) -> anyhow::Result<Config> {
+    pub(super) fn config(&self) -> anyhow::Result<Config> {
         let mut flags: Vec<(&str, Value)> = Vec::new();
         if let Some(folder) = &self.data {
             let folder = folder.to_str().context("--data: the folder's name is not UTF-8")?;
@@ -57,7 +57,8 @@ pub struct RestoreArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct FsckArgs {
-    /// Set damaged files aside, forget matrices whose file is gone, and move what nothing names to the trash
+    /// Set damaged files aside, forget matrices whose file is gone, make plans again whose files are gone, and move what nothing
+    /// names to the trash
     #[arg(long)]
     repair: bool,
     /// Make the blobs those of this database, if they are of another one or do not say
@@ -131,10 +132,10 @@ fn words(found: &Checkup) -> String {
         &found.matrices_without_file,
         "a matrix whose file is missing or damaged: upload it again, or --repair to forget it",
     ));
-    lines.extend(each(
-        &found.plan_files_missing,
-        "a file of a plan that is missing or damaged: tune again, or restore a backup",
-    ));
+    for lacking in &found.plans {
+        let (plan, files) = (&lacking.plan, lacking.files.len());
+        lines.push(format!("plan {plan} lacks {files} files: {}", lacking.remedy));
+    }
     lines.extend(found.repaired.iter().map(|what| format!("repaired: {what}")));
     if found.set_aside > 0 {
         lines.push(format!("{} damaged files were set aside before (*.damaged)", found.set_aside));

@@ -19,10 +19,12 @@ mod local;
 pub mod logging;
 mod lookup;
 mod models;
+mod pins;
 mod problem;
 mod quarantine;
 mod quickstart;
 mod ready;
+mod retention;
 pub mod serve;
 mod session_key;
 mod show;
@@ -92,6 +94,12 @@ enum Command {
     Restore(keeping::RestoreArgs),
     /// Check a store, and mend it
     Fsck(keeping::FsckArgs),
+    /// Remove what is too old or too much by the rules of the configuration, or show it
+    Retention(retention::RetentionArgs),
+    /// Keep matrices and plans of a server from retention, or list what is kept
+    Pin(pins::PinArgs),
+    /// Let retention remove matrices and plans of a server again
+    Unpin(pins::UnpinArgs),
     /// Submit a matrix to a server for tuning
     Submit(submit::SubmitArgs),
     /// Look up a plan by a matrix's digest
@@ -213,6 +221,9 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => on_one_core(keeping::backup(args)),
         Command::Restore(args) => on_one_core(keeping::restore(args)),
         Command::Fsck(args) => on_one_core(keeping::fsck(args)),
+        Command::Retention(args) => on_one_core(retention::run(args)),
+        Command::Pin(args) => on_one_core(pins::pin(args)),
+        Command::Unpin(args) => on_one_core(pins::unpin(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),
         Command::Ready(args) => on_one_core(ready::run(args)),

@@ -233,7 +233,7 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
     Ok((service, name))
 }
 
-fn settings(config: &Config) -> ServiceSettings {
+pub(super) fn settings(config: &Config) -> ServiceSettings {
     let search = &config.search;
     let most = config.server.max_upload_bytes as u64;
     ServiceSettings {
@@ -276,6 +276,7 @@ fn settings(config: &Config) -> ServiceSettings {
             blobs: Duration::from_secs_f64(config.data.blob_grace_h * 3600.0),
             ..ServiceSettings::default().keep
         },
+        retention: config.retention.rules(),
         measure_misses: config.lookup.measure_misses,
         lease_ms: config.worker.lease_ms,
         max_attempts: config.worker.max_attempts,

@@ -24,6 +24,7 @@ pub mod problem;
 pub mod profile;
 pub mod protocol;
 pub mod recipe;
+pub mod retention;
 pub mod timestamp;
 pub mod training;
 pub mod trial;

@@ -24,6 +24,7 @@ pub mod metrics;
 mod models;
 mod operations;
 mod page;
+mod pins;
 mod plans;
 mod problems;
 mod profile;

@@ -21,12 +21,12 @@ use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, audit, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
-    operations, plans, profile, tokens, trainings, trials,
+    operations, pins, plans, profile, tokens, trainings, trials,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post, put};
 use axum::{Extension, Router};
 use std::time::Duration;
 use tower::ServiceBuilder;
@@ -46,6 +46,7 @@ pub const PATHS: &[&str] = &[
     "/v1/matrices/{digest}/spy.png",
     "/v1/matrices/{digest}/profile",
     "/v1/matrices/{digest}/plans",
+    "/v1/matrices/{digest}/pin",
     "/v1/jobs",
     "/v1/jobs/{id}",
     "/v1/jobs/{id}/events",
@@ -54,6 +55,8 @@ pub const PATHS: &[&str] = &[
     "/v1/plans/{id}",
     "/v1/plans/{id}/blobs/{digest}",
     "/v1/plans/{id}/bundle",
+    "/v1/plans/{id}/pin",
+    "/v1/pins",
     "/v1/bundles",
     "/v1/operations",
     "/v1/rules",
@@ -87,6 +90,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/matrices/{digest}/spy.png" => quick(get(matrices::spy)),
         "/v1/matrices/{digest}/profile" => quick(get(profile::show)),
         "/v1/matrices/{digest}/plans" => quick(get(plans::of_matrix)),
+        "/v1/matrices/{digest}/pin" => quick(put(pins::pin_matrix).delete(pins::unpin_matrix)),
         "/v1/jobs" => quick(get(jobs::list).merge(json_body(post(jobs::submit), app))),
         "/v1/jobs/{id}" => quick(get(jobs::show).delete(jobs::cancel)),
         "/v1/jobs/{id}/events" => get(events::stream),
@@ -98,6 +102,8 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/plans/{id}/bundle" => {
             get(bundles::show).post(bundles::keep).route_layer(answer_within(limits.upload))
         }
+        "/v1/plans/{id}/pin" => quick(put(pins::pin_plan).delete(pins::unpin_plan)),
+        "/v1/pins" => quick(get(pins::list)),
         "/v1/bundles" => upload(post(bundles::import), app),
         "/v1/operations" => quick(get(catalogue::list)),
         "/v1/rules" => quick(get(catalogue::rules)),

@@ -6,7 +6,7 @@ use axum::http::Method;
 /// The scope that a method of a route needs; `None` for methods that it does not have, and where any token will do.
 pub fn needed(method: &Method, route: &str) -> Option<Scope> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    let changes = matches!(*method, Method::POST | Method::DELETE);
+    let changes = matches!(*method, Method::POST | Method::PUT | Method::DELETE);
     match route {
         _ if !reads && !changes => None,
         "/login" | "/logout" => None,
@@ -14,6 +14,7 @@ pub fn needed(method: &Method, route: &str) -> Option<Scope> {
         "/metrics" => Some(Scope::Metrics),
         _ if reads => Some(Scope::Read),
         "/v1/matrices" | "/v1/matrices/{digest}" | "/v1/bundles" => Some(Scope::Submit),
+        "/v1/matrices/{digest}/pin" | "/v1/plans/{id}/pin" => Some(Scope::Submit),
         // Its job is queued for who may tune.
         "/v1/plans" | "/v1/plans/{id}/bundle" => Some(Scope::Submit),
         "/v1/jobs" | "/v1/jobs/{id}" => Some(Scope::Tune),

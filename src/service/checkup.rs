@@ -1,5 +1,9 @@
 //! Whether a store is whole: the database, and every blob that it names. What can be mended is mended on request.
 
+mod plans;
+
+pub use plans::{LackingPlan, Remedy};
+
 use super::whole::name_of;
 use crate::domain::{Digest, Matrix};
 use crate::store::{
@@ -22,8 +26,10 @@ pub struct Checkup {
     pub damaged: Vec<Digest>,
     /// Matrices whose file is missing or damaged. A repair forgets them, but for those that a job needs; their plans are kept.
     pub matrices_without_file: Vec<Digest>,
-    /// Programs, arrays and imported bundles of plans that are missing or damaged. Tune again, or restore a backup.
+    /// Programs, arrays and bundles of plans that are missing or damaged.
     pub plan_files_missing: Vec<Digest>,
+    /// The plans that lack them, each with what is to be done. A repair does what can be done here.
+    pub plans: Vec<LackingPlan>,
     /// Blobs that nothing names, old enough to go; moved to the trash by a repair.
     pub unnamed: u64,
     /// Files that were damaged and set aside before.
@@ -102,6 +108,9 @@ pub async fn checkup(
             false => found.plan_files_missing.push(digest),
         }
     }
+    if !found.plan_files_missing.is_empty() {
+        found.plans = plans::lacking(store, &found.plan_files_missing, &sound).await?;
+    }
     if repair {
         mend(&mut found, store, blobs, unnamed, grace).await?;
     }
@@ -140,6 +149,15 @@ async fn mend(
         }
     }
     found.matrices_without_file = kept;
+    let mut still = Vec::new();
+    for plan in std::mem::take(&mut found.plans) {
+        if !plans::mend(store, &plan, repaired).await? {
+            still.push(plan);
+        }
+    }
+    let named = |digest: &Digest| still.iter().any(|plan| plan.files.contains(digest));
+    found.plan_files_missing.retain(named);
+    found.plans = still;
     let moved = blobs.discard_old(unnamed, grace).await?;
     if moved > 0 {
         repaired.push(format!("{moved} files that nothing names were moved to the trash"));

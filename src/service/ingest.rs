@@ -105,10 +105,10 @@ impl Service {
         self.keep(read, None).await
     }
 
-    /// The facts of a matrix whose file also exists.
+    /// The facts of a matrix whose file also exists, which is used by this.
     async fn stored(&self, digest: &Digest) -> Result<Option<Matrix>> {
         let row = self.inner.store.matrix(digest).await?;
-        Ok(if self.inner.blobs.exists(digest).await? { row } else { None })
+        Ok(if self.inner.blobs.renew(digest).await? { row } else { None })
     }
 
     async fn keep(&self, read: Read, name: Option<String>) -> Result<Uploaded> {

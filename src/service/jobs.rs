@@ -165,7 +165,7 @@ pub(super) fn digest_of(request: &JobRequest) -> Result<Digest> {
     Ok(Digest::of(&json))
 }
 
-fn queued(request: JobRequest, device: &Device) -> Job {
+pub(super) fn queued(request: JobRequest, device: &Device) -> Job {
     Job {
         id: JobId::fresh(),
         request,

@@ -23,6 +23,7 @@ mod predicted;
 mod rankers;
 mod readiness;
 mod request;
+mod retention;
 mod room;
 mod settings;
 pub mod signals;
@@ -33,10 +34,11 @@ pub mod tuning;
 mod upkeep;
 mod whole;
 
+pub use crate::domain::retention::{Rule, Rules};
 pub use crate::ops::catalog;
 pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
 pub use crate::store::{
-    JobFilter, Page, PageRequest, Quarantined, StoredBundle, StoredToken, Story,
+    JobFilter, Page, PageRequest, Pin, Pins, Quarantined, StoredBundle, StoredToken, Story,
 };
 pub use bundles::{BundleFile, Imported, ReadyBundle};
 pub use devices::{DeviceStatus, Opening};
@@ -49,6 +51,7 @@ pub use learning::{ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
+pub use retention::{Going, Gone, Part};
 pub use room::StoredLimits;
 pub use settings::{
     BudgetLimits, DEVICE_LOCKS, Keep, LearningSettings, SearchDefaults, ServiceSettings,

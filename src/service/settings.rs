@@ -1,6 +1,7 @@
 //! Settings of the use cases; filled from the configuration at start.
 
 use super::room::StoredLimits;
+use crate::domain::retention::Rules;
 use crate::domain::{Clock, L2Policy, SearchStrategy};
 use crate::environment::memory;
 use crate::sparse::read::{Limits, Pool};
@@ -45,6 +46,8 @@ pub struct ServiceSettings {
     /// Interval at which old data is removed.
     pub upkeep: Duration,
     pub keep: Keep,
+    /// What upkeep removes of matrices, jobs, trials and plans; by default nothing.
+    pub retention: Rules,
     pub learning: LearningSettings,
 }
 
@@ -189,6 +192,7 @@ impl Default for ServiceSettings {
                 audit: HOUR * 24 * 400,
                 audit_entries: 100_000,
             },
+            retention: Rules::default(),
             learning: LearningSettings::default(),
         }
     }

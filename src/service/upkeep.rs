@@ -1,6 +1,7 @@
 //! Upkeep: sends the devices' heartbeats, detects changes of other processes, and removes old data.
 
 use super::ingest::UPLOAD_PREFIX;
+use super::retention::Gone;
 use super::{Result, Service};
 use crate::domain::Timestamp;
 use crate::store::blobs::sweep;
@@ -13,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     pub rows: Pruned,
+    /// By the rules of retention.
+    pub retained: Gone,
     pub files: u64,
     /// Moved to the trash.
     pub blobs: u64,
@@ -77,6 +80,7 @@ impl Service {
             bundles: before(keep.bundles),
         };
         let rows = self.inner.store.prune(&retention).await?;
+        let retained = self.retain().await?;
         let uploads = self.inner.settings.temp_dir.clone();
         let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
         let files = tokio::task::spawn_blocking(uploads).await?
@@ -85,7 +89,7 @@ impl Service {
         let trash = self.empty_trash(keep.blobs).await?;
         let audit = self.inner.store.trim_audit(before(keep.audit), keep.audit_entries).await?;
         let tokens = self.inner.store.forget_tokens(before(keep.audit)).await?;
-        let removed = Removed { rows, files, blobs, trash, audit, tokens };
+        let removed = Removed { rows, retained, files, blobs, trash, audit, tokens };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
         }

@@ -16,7 +16,7 @@ use futures_util::stream::BoxStream;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tempfile::{NamedTempFile, TempDir, TempPath};
 
 /// A canonical matrix file is named by the matrix's digest, every other blob by the digest of its bytes. A name appears only
@@ -45,6 +45,10 @@ pub trait Blobs: Send + Sync {
     /// The blob as a local file, for readers that map it or run in another process.
     async fn local_copy(&self, digest: &Digest) -> Result<LocalFile>;
     async fn exists(&self, digest: &Digest) -> Result<bool>;
+    /// [`Self::exists`], and counts as putting it.
+    async fn renew(&self, digest: &Digest) -> Result<bool>;
+    /// What there is of each of these without opening it; `None` for one that is not there, also if it is in the trash.
+    async fn facts(&self, digests: Vec<Digest>) -> Result<Vec<Option<BlobFacts>>>;
     /// Deletes the blob at once. False if it did not exist.
     async fn delete(&self, digest: &Digest) -> Result<bool>;
     /// The blobs that were last put longer ago than `age`. Putting an existing blob counts.
@@ -57,6 +61,14 @@ pub trait Blobs: Send + Sync {
     /// Brings those that are named back from the trash, as for a database of an earlier time that was put back; then deletes what
     /// has been there for `age`, and returns its number.
     async fn empty_trash(&self, named: Vec<Digest>, age: Duration) -> Result<u64>;
+}
+
+/// What a blob store knows of a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobFacts {
+    pub bytes: u64,
+    /// When it was last put.
+    pub put_at: SystemTime,
 }
 
 /// A blob as a readable file. Keep this value as long as its path is in use: the local copy of a remote blob may be removed

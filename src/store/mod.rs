@@ -9,11 +9,12 @@ pub mod pairing;
 pub mod private;
 pub mod process_name;
 mod queue;
+mod retaining;
 pub mod sqlite;
 mod tokens;
 
 pub use audit::Audit;
-pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
+pub use blobs::{BlobError, BlobFacts, Blobs, LocalBlobs, LocalFile};
 pub use bundles::{Bundles, StoredBundle};
 pub use changes::{Change, Listener, Listeners};
 pub use learning::{
@@ -24,6 +25,7 @@ pub use queue::{
     Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
     Submission,
 };
+pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use tokens::{StoredToken, Tokens};
 
@@ -191,7 +193,8 @@ pub trait Matrices: Send + Sync {
     async fn matrices(&self, of: &MatrixQuery, page: &PageRequest) -> Result<Page<Matrix>>;
     /// The names of matrices, including deleted ones if a plan has kept the name.
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
-    /// False if the matrix did not exist. `InUse` while a queued or running job needs it. Plans outlive their matrix.
+    /// False if the matrix did not exist. `InUse` while a queued or running job needs it, or it is pinned. Plans outlive their
+    /// matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
 }
 
@@ -320,7 +323,18 @@ impl dyn Store + '_ {
 
 /// Everything that a store can do.
 pub trait Store:
-    Matrices + Jobs + Trials + Plans + Bundles + Devices + Figures + Learning + Tokens + Audit + Upkeep
+    Matrices
+    + Jobs
+    + Trials
+    + Plans
+    + Bundles
+    + Devices
+    + Figures
+    + Learning
+    + Tokens
+    + Audit
+    + Upkeep
+    + Retaining
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);

@@ -12,6 +12,7 @@ mod job;
 mod matrix;
 mod model;
 mod operation;
+mod pins;
 mod plan;
 mod problem;
 mod rule;
@@ -29,6 +30,7 @@ pub use model::{
     Model, ModelKind, Models, Ranked, Ranker, Regret, RollBackRequest, WholeModel,
 };
 pub use operation::Operations;
+pub use pins::Pins;
 pub use plan::{KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
 pub use problem::Problem;
 pub use rule::Rules;

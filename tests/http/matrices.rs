@@ -4,6 +4,7 @@ use crate::app::{TestApp, problem, spmm, tridiagonal};
 use bytes::Bytes;
 use futures_util::stream;
 use reqwest::{Body, Method};
+use serde_json::json;
 use std::io::Read;
 use std::time::Duration;
 
@@ -187,4 +188,28 @@ async fn removal_waits_for_jobs_and_lists_page() {
     assert_eq!(app.request(Method::DELETE, &cancel).send().await.unwrap().status(), 200);
     assert_eq!(delete().await.unwrap().status(), 204);
     problem(delete().await.unwrap(), 404, "not-found").await;
+}
+
+#[tokio::test]
+async fn what_is_pinned_is_listed_and_not_deleted() {
+    let app = TestApp::new().await;
+    let (matrix, plan) = app.tuned(5, 32).await;
+    let digest = matrix["digest"].as_str().unwrap();
+    let (of_matrix, of_plan) =
+        (format!("/v1/matrices/{digest}/pin"), format!("/v1/plans/{}/pin", plan.id));
+    for path in [&of_matrix, &of_plan, &of_matrix] {
+        assert_eq!(app.request(Method::PUT, path).send().await.unwrap().status(), 204);
+    }
+    let pins = app.json("/v1/pins").await;
+    assert_eq!(pins, json!({"matrices": [digest], "plans": [plan.id]}));
+    let delete = || app.request(Method::DELETE, &format!("/v1/matrices/{digest}")).send();
+    let told = problem(delete().await.unwrap(), 409, "conflict").await;
+    assert!(told["detail"].as_str().unwrap().contains("pinned"), "{told}");
+    for path in [&of_matrix, &of_plan] {
+        assert_eq!(app.request(Method::DELETE, path).send().await.unwrap().status(), 204);
+    }
+    assert_eq!(app.json("/v1/pins").await, json!({"matrices": [], "plans": []}));
+    assert_eq!(delete().await.unwrap().status(), 204);
+    let gone = app.request(Method::PUT, &of_matrix).send().await.unwrap();
+    problem(gone, 404, "not-found").await;
 }

@@ -17,6 +17,7 @@ mod measured;
 mod plan;
 mod predicted;
 mod restoring;
+mod retention;
 mod solves;
 mod training;
 mod world;

@@ -15,6 +15,7 @@ mod pairing;
 mod plan;
 mod plans;
 mod records;
+mod retaining;
 mod statements;
 mod trainings;
 mod words;
@@ -132,6 +133,9 @@ conform! { Sqlite:
     trainings::old_trainings_are_pruned,
     trainings::both_kinds_share_one_queue,
     trainings::every_write_says_what_it_changed,
+    retaining::what_is_kept_is_weighed,
+    retaining::what_is_pinned_is_not_removed,
+    retaining::what_is_removed_goes_with_all_that_is_its_own,
     statements::every_statement_fits_the_schema,
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,

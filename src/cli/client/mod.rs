@@ -3,6 +3,7 @@
 pub mod bundles;
 pub mod events;
 pub mod models;
+pub mod pins;
 pub mod quarantine;
 pub mod tokens;
 

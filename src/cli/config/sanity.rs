@@ -1,6 +1,6 @@
 //! Checks that values are sensible, and reports each mistake with its key. Types have been checked before.
 
-use super::{Config, SQLITE};
+use super::{Config, Retention, SQLITE};
 use crate::service::BudgetLimits;
 use std::fmt;
 use tracing_subscriber::filter::Targets;
@@ -112,6 +112,14 @@ impl Config {
             "data.blob_grace_h",
             "must be at least 1 and at most 366 days, in hours",
         );
+        let Retention { matrices, jobs, trials, plans } = &self.retention;
+        for (kind, keeping) in
+            [("matrices", matrices), ("jobs", jobs), ("trials", trials), ("plans", plans)]
+        {
+            let key = format!("retention.{kind}.days");
+            let sane = (0.0..=36_600.0).contains(&keeping.days);
+            found.unless(sane, &key, "must be at least 0 (no limit) and at most 36600");
+        }
         let known = data.store.is_empty()
             || data.store.strip_prefix(SQLITE).is_some_and(|path| !path.is_empty());
         found.unless(known, "data.store", "must be empty or sqlite:// and a path");

@@ -7,7 +7,7 @@
 mod keeping;
 
 use super::checking::{Checking, Verdict};
-use super::{BlobError, Blobs, LocalFile, NameOf, Result, digest_of};
+use super::{BlobError, BlobFacts, Blobs, LocalFile, NameOf, Result, digest_of};
 use crate::domain::Digest;
 use crate::store::private;
 use async_trait::async_trait;
@@ -64,7 +64,7 @@ impl LocalBlobs {
 
     /// Whether the blob exists, and is sound. If so, its time is set to now, so that upkeep does not consider it old before its plan is
     /// stored.
-    fn renew(&self, digest: &Digest) -> Result<bool> {
+    fn put_again(&self, digest: &Digest) -> Result<bool> {
         if !self.has(digest)? {
             return Ok(false);
         }
@@ -166,7 +166,7 @@ impl Blobs for LocalBlobs {
     async fn put(&self, bytes: Bytes) -> Result<Digest> {
         let put = move |blobs: &Self| -> Result<Digest> {
             let digest = Digest::of(&bytes);
-            if !blobs.renew(&digest)? {
+            if !blobs.put_again(&digest)? {
                 let mut staged = NamedTempFile::with_prefix_in("blob-", blobs.staging())?;
                 staged.write_all(&bytes)?;
                 blobs.publish(staged.path(), &digest)?;
@@ -182,7 +182,7 @@ impl Blobs for LocalBlobs {
                 Some(digest) => digest,
                 None => digest_of(&file)?,
             };
-            if !blobs.renew(&digest)? {
+            if !blobs.put_again(&digest)? {
                 blobs.publish(&file, &digest)?;
             }
             Ok(digest)
@@ -233,6 +233,25 @@ impl Blobs for LocalBlobs {
     async fn exists(&self, digest: &Digest) -> Result<bool> {
         let digest = *digest;
         self.blocking(move |blobs| blobs.has(&digest)).await
+    }
+
+    async fn renew(&self, digest: &Digest) -> Result<bool> {
+        let digest = *digest;
+        self.blocking(move |blobs| blobs.put_again(&digest)).await
+    }
+
+    async fn facts(&self, digests: Vec<Digest>) -> Result<Vec<Option<BlobFacts>>> {
+        let look = move |blobs: &Self| -> io::Result<Vec<Option<BlobFacts>>> {
+            let one = |digest: &Digest| match std::fs::metadata(blobs.path(digest)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                facts => {
+                    let facts = facts?;
+                    Ok(Some(BlobFacts { bytes: facts.len(), put_at: facts.modified()? }))
+                }
+            };
+            digests.iter().map(one).collect()
+        };
+        self.blocking(look).await
     }
 
     async fn delete(&self, digest: &Digest) -> Result<bool> {

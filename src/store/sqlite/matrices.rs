@@ -154,6 +154,17 @@ impl Matrices for SqliteStore {
                 "job {job} still needs matrix {digest}; cancel it or wait for its end"
             )));
         }
+        let pinned: Option<i64> = sqlx::query_scalar(
+            "SELECT pinned_at FROM matrices WHERE digest = ? AND pinned_at IS NOT NULL",
+        )
+        .bind(&digest.as_bytes()[..])
+        .fetch_optional(&mut *tx)
+        .await?;
+        if pinned.is_some() {
+            return Err(StoreError::InUse(format!(
+                "matrix {digest} is pinned; lift its pin first"
+            )));
+        }
         let done = sqlx::query("DELETE FROM matrices WHERE digest = ?")
             .bind(&digest.as_bytes()[..])
             .execute(&mut *tx)

@@ -16,6 +16,7 @@ mod matrices;
 mod models;
 mod plans;
 mod quality;
+mod retaining;
 mod rows;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,88 @@
+//! What retention weighs and removes, and what is pinned against it.
+
+use super::Result;
+use crate::domain::{Digest, JobId, PlanId, Timestamp};
+use async_trait::async_trait;
+
+/// What may be pinned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Pin {
+    Matrix(Digest),
+    Plan(PlanId),
+}
+
+/// What is pinned, the newest pin first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    pub matrices: Vec<Digest>,
+    pub plans: Vec<PlanId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptMatrix {
+    pub digest: Digest,
+    /// When it was stored, or its newest job was submitted.
+    pub used_at: Timestamp,
+    pub pinned: bool,
+    /// Whether a queued or running job needs it.
+    pub needed: bool,
+}
+
+/// A job that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptJob {
+    pub id: JobId,
+    pub finished_at: Timestamp,
+    /// Whether its plan is pinned.
+    pub pinned: bool,
+    pub trials: u64,
+    /// Of its trials and its events; 0 unless asked for.
+    pub trial_bytes: u64,
+    pub event_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptPlan {
+    pub id: PlanId,
+    pub matrix: Digest,
+    /// The job that made it, if one did.
+    pub job: Option<JobId>,
+    pub created_at: Timestamp,
+    pub pinned: bool,
+    /// Whether a newer measured plan is the answer of its key.
+    pub superseded: bool,
+    /// Bytes of the plan itself.
+    pub bytes: u64,
+    /// Program and arrays; empty for a plan without a program.
+    pub files: Vec<Digest>,
+    pub bundles: Vec<KeptBundle>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptBundle {
+    pub blob: Digest,
+    pub imported: bool,
+}
+
+/// Nothing here removes what is pinned, whenever the pin was set.
+#[async_trait]
+pub trait Retaining: Send + Sync {
+    /// Pins something, or lifts its pin. False if it does not exist.
+    async fn pin(&self, what: &Pin, pinned: bool) -> Result<bool>;
+    async fn pins(&self) -> Result<Pins>;
+    /// Every matrix, in no particular order.
+    async fn kept_matrices(&self) -> Result<Vec<KeptMatrix>>;
+    /// Every job that ended, in no particular order; trainings are not among them. `bytes` reads all their trials and events.
+    async fn kept_jobs(&self, bytes: bool) -> Result<Vec<KeptJob>>;
+    /// Every plan, in no particular order.
+    async fn kept_plans(&self) -> Result<Vec<KeptPlan>>;
+    /// Deletes jobs that ended, with trials, events and features, in one transaction; returns their number. Their plans are kept.
+    async fn delete_jobs(&self, ids: &[JobId]) -> Result<u64>;
+    /// Deletes the trials of jobs that ended, with their events and features, in one transaction; returns the number of trials. The
+    /// jobs and the rest of their story are kept.
+    async fn delete_trials(&self, of: &[JobId]) -> Result<u64>;
+    /// Deletes plans with their bundles, in one transaction; returns their number. Their jobs are kept, without a plan.
+    async fn delete_plans(&self, ids: &[PlanId]) -> Result<u64>;
+    /// Forgets bundles whose file this is and that can be built again; returns their number.
+    async fn forget_bundles(&self, blob: &Digest) -> Result<u64>;
+}

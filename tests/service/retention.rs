@@ -1,0 +1,176 @@
+//! Retention: shown before it acts, acting as shown, and never on what is pinned or needed.
+
+use crate::world::*;
+use sparsetune::domain::plan::Launch;
+use sparsetune::domain::*;
+use sparsetune::service::checkup::{Remedy, checkup};
+use sparsetune::service::{Going, Gone, Pin, Rule, Rules, ServiceError};
+use sparsetune::store::{Finish, LocalBlobs, SqliteStore};
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn count(most: u64) -> Rule {
+    Rule { count: Some(most), ..Rule::default() }
+}
+
+fn numbers(going: &Going) -> [u64; 4] {
+    let Going { plans, jobs, trial_rows, matrices, .. } = going;
+    [plans.items.len() as u64, jobs.items.len() as u64, *trial_rows, matrices.items.len() as u64]
+}
+
+/// Tunes with two trials and a program, and gives the plan and its program.
+async fn tuned(world: &World, matrix: &Matrix, n: u32, program: &str) -> (Plan, Digest) {
+    world.service.submit(&request(matrix, n), None).await.unwrap();
+    let claim = world.claim().await;
+    let trials = [trial(&claim.job.id, 0), trial(&claim.job.id, 1)];
+    world.service.store().record_trials(&claim.fence, &trials).await.unwrap();
+    let source = world.service.blobs().put(program.to_owned().into()).await.unwrap();
+    let launch: Launch = serde_json::from_value(serde_json::json!({
+        "entry": "k", "source": source, "cubin": null, "grid": [1, 1, 1], "block": [1, 1, 1], "shared_bytes": 0, "arguments": []
+    }))
+    .unwrap();
+    let plan = Plan { launch: Some(launch), ..plan(&device(), matrix, &claim.job) };
+    let finish: Finish = ended(&claim.job, Some(plan.clone()));
+    world.service.store().finish(&claim.fence, &finish).await.unwrap();
+    (plan, source)
+}
+
+#[tokio::test]
+async fn what_is_shown_is_what_goes() {
+    let rules = Rules { matrices: count(1), jobs: count(2), trials: count(2), plans: count(2) };
+    let world = World::with(|settings| settings.retention = rules).await;
+    world.service.register(device()).await.unwrap();
+    let a = world.upload(&tridiagonal(5)).await.matrix;
+    let b = world.upload(&tridiagonal(6)).await.matrix;
+    let (oldest, _) = tuned(&world, &a, 1, "one").await;
+    let (replaced, _) = tuned(&world, &a, 2, "two").await;
+    let (answer, _) = tuned(&world, &a, 2, "three").await;
+    let (last, shared) = tuned(&world, &b, 1, "three").await;
+    assert_eq!(answer.launch.as_ref().unwrap().source, Some(shared));
+    let service = &world.service;
+    let nothing = service.going(&Rules::default()).await.unwrap();
+    assert!(nothing.is_empty());
+
+    let going = service.going(&rules).await.unwrap();
+    assert_eq!(numbers(&going), [2, 2, 2, 1]);
+    assert_eq!(
+        going.plans.items,
+        [replaced.id.clone(), oldest.id.clone()],
+        "what was replaced goes first"
+    );
+    assert!(going.plans.bytes > 6, "the plans and their programs");
+    assert_eq!(going.matrices.items, [a.digest]);
+    let file = service.blobs().local_copy(&a.digest).await.unwrap();
+    assert_eq!(going.matrices.bytes, std::fs::metadata(&file).unwrap().len());
+    assert_eq!(service.going(&rules).await.unwrap(), going, "nothing was changed by looking");
+
+    // Pins, and a job that waits, hold it back.
+    service.pin(&Pin::Plan(oldest.id.clone()), true).await.unwrap();
+    service.pin(&Pin::Matrix(b.digest), true).await.unwrap();
+    let waiting = service.submit(&request(&a, 7), None).await.unwrap().job;
+    let refused = service.delete_matrix(&b.digest).await.unwrap_err();
+    assert!(matches!(&refused, ServiceError::Conflict { message } if message.contains("pinned")));
+    // What was looked at before they were set removes nothing that they hold.
+    assert_eq!(
+        service.remove_going(&going).await.unwrap(),
+        Gone { plans: 1, jobs: 1, trials: 2, matrices: 0 }
+    );
+    let pins = service.pins().await.unwrap();
+    assert_eq!((pins.matrices, pins.plans), (vec![b.digest], vec![oldest.id.clone()]));
+    for (plan, there) in [(&oldest, true), (&replaced, false), (&answer, true), (&last, true)] {
+        let job = plan.provenance.job.as_ref().unwrap();
+        let left = service.store().plan(&plan.id).await.unwrap().is_some();
+        assert_eq!(left, there);
+        if plan.id == oldest.id {
+            assert_eq!(service.tried(job, 9).await.unwrap().len(), 2, "the job of a pinned plan");
+        }
+    }
+    assert!(service.job(replaced.provenance.job.as_ref().unwrap()).await.is_err());
+    service.job(&waiting.id).await.unwrap();
+    service.matrix(&a.digest).await.unwrap();
+
+    // Upkeep acts by the same rules, once they are free to go.
+    service.pin(&Pin::Plan(oldest.id.clone()), false).await.unwrap();
+    service.pin(&Pin::Matrix(b.digest), false).await.unwrap();
+    service.cancel(&waiting.id).await.unwrap();
+    let shown = numbers(&service.going(&rules).await.unwrap());
+    let removed = service.remove_old().await.unwrap().retained;
+    assert_eq!(shown, [removed.plans, removed.jobs, removed.trials, removed.matrices]);
+    assert!(service.going(&rules).await.unwrap().is_empty());
+    assert_eq!(service.remove_old().await.unwrap().retained, Gone::default());
+    // Nothing is left half.
+    let place = world.folder.path().join("blobs");
+    let (store, blobs) =
+        (SqliteStore::open(&world.store_file()).await.unwrap(), LocalBlobs::open(&place).unwrap());
+    assert!(checkup(&store, &blobs, DAY, false).await.unwrap().is_whole());
+    let absent = service.pin(&Pin::Plan(PlanId::fresh()), true).await.unwrap_err();
+    assert!(matches!(absent, ServiceError::NotFound { .. }));
+}
+
+#[tokio::test]
+async fn who_uploads_a_matrix_again_uses_it() {
+    let age = Rule { age_ms: Some(DAY.as_millis() as i64), ..Rule::default() };
+    let rules = Rules { matrices: age, ..Rules::default() };
+    let world = World::new().await;
+    let [old, again] = [5, 6].map(tridiagonal);
+    let mut digests = Vec::new();
+    for text in [&old, &again] {
+        let digest = world.upload(text).await.matrix.digest;
+        let mut facts = world.service.matrix(&digest).await.unwrap();
+        world.service.store().delete_matrix(&digest).await.unwrap();
+        facts.created_at = Timestamp::now().plus_millis(-2 * DAY.as_millis() as i64);
+        world.service.store().insert_matrix(&facts).await.unwrap();
+        let file = world.service.blobs().local_copy(&digest).await.unwrap();
+        let file = std::fs::File::open(file).unwrap();
+        file.set_modified(SystemTime::now() - 2 * DAY).unwrap();
+        digests.push(digest);
+    }
+    assert_eq!(world.service.going(&rules).await.unwrap().matrices.items.len(), 2);
+    assert!(!world.upload(&again).await.created);
+    assert_eq!(world.service.going(&rules).await.unwrap().matrices.items, [digests[0]]);
+}
+
+#[tokio::test]
+async fn a_plan_whose_files_are_gone_is_made_again_or_says_how() {
+    let world = World::new().await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(5)).await.matrix;
+    let gone = world.upload(&tridiagonal(6)).await.matrix;
+    let (replaced, first) = tuned(&world, &matrix, 2, "one").await;
+    let (answer, second) = tuned(&world, &matrix, 2, "two").await;
+    let (without, third) = tuned(&world, &gone, 2, "three").await;
+    for file in [first, second, third] {
+        assert!(world.service.blobs().delete(&file).await.unwrap());
+    }
+    world.service.delete_matrix(&gone.digest).await.unwrap();
+    let place = world.folder.path().join("blobs");
+    let (store, blobs) =
+        (SqliteStore::open(&world.store_file()).await.unwrap(), LocalBlobs::open(&place).unwrap());
+    let found = checkup(&store, &blobs, DAY, false).await.unwrap();
+    assert_eq!((found.plan_files_missing.len(), found.plans.len()), (3, 3));
+    let remedy =
+        |id: &PlanId| found.plans.iter().find(|plan| plan.plan == *id).unwrap().remedy.clone();
+    assert_eq!(remedy(&replaced.id), Remedy::Forget);
+    let job = answer.provenance.job.clone().unwrap();
+    assert_eq!(remedy(&answer.id), Remedy::Tune(job));
+    assert_eq!(remedy(&without.id), Remedy::Upload);
+
+    let found = checkup(&store, &blobs, DAY, true).await.unwrap();
+    assert_eq!((found.repaired.len(), found.plans.len()), (2, 2), "{found:?}");
+    assert!(world.service.store().plan(&replaced.id).await.unwrap().is_none());
+    // Its job is there once, however often a repair is run; a worker makes the plan anew.
+    checkup(&store, &blobs, DAY, true).await.unwrap();
+    let claim = world.claim().await;
+    assert_eq!(claim.job.request, request_of(&world, &answer).await);
+    let source = world.service.blobs().put("two".into()).await.unwrap();
+    assert_eq!(source, second, "the same program is the same file");
+    let plan = Plan { id: PlanId::fresh(), ..answer.clone() };
+    world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();
+    let found = checkup(&store, &blobs, DAY, true).await.unwrap();
+    assert_eq!(found.plans.len(), 1, "what needs an upload remains: {found:?}");
+}
+
+async fn request_of(world: &World, plan: &Plan) -> JobRequest {
+    world.service.job(plan.provenance.job.as_ref().unwrap()).await.unwrap().request
+}
