@@ -97,6 +97,7 @@ pub struct Keeping {
 pub struct Devices {
     pub r#use: Vec<String>,
     lock_dir: String,
+    pub lock_wait_s: f64,
 }
 
 impl Retention {

@@ -287,6 +287,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
         },
         poll: Duration::from_millis(config.worker.poll_ms),
         device_locks: config.devices.locks().map(Path::to_owned),
+        device_lock_wait: Duration::from_secs_f64(config.devices.lock_wait_s),
         learning: learning(config),
         ..ServiceSettings::default()
     }

@@ -41,6 +41,8 @@ pub struct ServiceSettings {
     pub poll: Duration,
     /// Folder of the locks by which one process of this host measures on a device at a time; `None` for no locks.
     pub device_locks: Option<PathBuf>,
+    /// How long a job waits for a device that another process measures on before it measures beside it.
+    pub device_lock_wait: Duration,
     /// Interval of a device's heartbeat; a device that misses three is offline.
     pub heartbeat: Duration,
     /// Interval at which old data is removed.
@@ -179,6 +181,7 @@ impl Default for ServiceSettings {
             max_host_bytes: jobs_bytes(),
             poll: Duration::from_secs(1),
             device_locks: None,
+            device_lock_wait: Duration::from_secs(7200),
             heartbeat: Duration::from_secs(10),
             upkeep: Duration::from_secs(600),
             keep: Keep {

@@ -44,6 +44,7 @@ impl Config {
         found.seconds("learning.check_s", learning.check_s);
         found.at_least_one("learning.min_groups", learning.min_groups);
         found.at_least_one("learning.min_trials", learning.min_trials);
+        found.seconds("devices.lock_wait_s", devices.lock_wait_s);
         found.seconds("evaluator.open_s", evaluator.open_s);
         found.seconds("evaluator.load_s", evaluator.load_s);
         found.seconds("evaluator.compile_s", evaluator.compile_s);

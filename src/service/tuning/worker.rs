@@ -1,7 +1,7 @@
 //! The worker loop, one per device. It owns the evaluator, claims jobs, and runs each in a session.
 
 use super::Measuring;
-use super::device_lock::DeviceLock;
+use super::device_lock::{Asked, DeviceLock};
 use super::recorder::Recorder;
 use super::session::{Ended, Session};
 use super::watch::job_span;
@@ -32,6 +32,8 @@ pub struct Worker {
     evaluator: Evaluator,
     device: Device,
     measuring: Measuring,
+    /// Whether another process measured on the device when it was opened, so that its bandwidth is not known well.
+    disturbed: bool,
     /// Unique among all starts of all workers of a store, so that claims made before a restart are not mistaken for its
     /// own.
     owner: String,
@@ -45,10 +47,12 @@ impl Worker {
         measuring: Measuring,
     ) -> Result<Self, OpenError> {
         let device = evaluator.open(&CancellationToken::new()).await?;
+        let disturbed = service.settings().device_locks.as_deref();
+        let disturbed = disturbed.is_some_and(|folder| !DeviceLock::is_free(folder, &device));
         service.register(device.clone()).await?;
         service.set_device_restarts(&device.id, evaluator.restarts());
         let owner = format!("{}/{}/{}", service.settings().owner, device.id, uuid::Uuid::now_v7());
-        Ok(Self { service, evaluator, device, measuring, owner })
+        Ok(Self { service, evaluator, device, measuring, disturbed, owner })
     }
 
     pub fn device(&self) -> &Device {
@@ -122,7 +126,7 @@ impl Worker {
         }
     }
 
-    /// Waits until no other process of this host measures on the device. A job that is stopped meanwhile goes on without the lock,
+    /// Waits until no other process of this host measures on the device, or for as long as the configuration has it. A job that is stopped meanwhile goes on without the lock,
     /// to its end.
     async fn lock_device(&self, recorder: &Recorder, signals: &LeaseSignals) -> Option<DeviceLock> {
         let folder = self.service.settings().device_locks.as_ref()?;
@@ -134,9 +138,33 @@ impl Worker {
                 tracing::warn!(device = %self.device.id, %error, why);
             }
         };
-        let lock = DeviceLock::take(folder, &self.device, &signals.stop, waits).await;
+        let patience = self.service.settings().device_lock_wait;
+        let asked = DeviceLock::take(folder, &self.device, patience, &signals.stop, waits).await;
         self.service.set_device_waiting(&self.device.id, None);
-        lock
+        match asked {
+            Asked::Got(lock) => Some(lock),
+            Asked::Without => None,
+            Asked::Held => {
+                let why = format!(
+                    "another process has held this device for {} s: measuring beside it",
+                    patience.as_secs()
+                );
+                tracing::warn!(device = %self.device.id, why);
+                if let Err(error) = recorder.log(why).await {
+                    tracing::warn!(device = %self.device.id, %error, "not in the job's log");
+                }
+                None
+            }
+        }
+    }
+
+    /// Opens the device again if another process measured on it when it was opened: its bandwidth was shared with that process then.
+    async fn measure_again(&mut self, cancel: &CancellationToken) -> Result<(), OpenError> {
+        self.evaluator.close().await;
+        self.device = self.evaluator.open(cancel).await?;
+        self.service.register(self.device.clone()).await?;
+        self.disturbed = false;
+        Ok(())
     }
 
     async fn run_job(
@@ -149,6 +177,13 @@ impl Worker {
         let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
         let recorder = Recorder::resume(self.service.clone(), job, fence).await?;
         let lock = self.lock_device(&recorder, &signals).await;
+        if self.disturbed
+            && lock.is_some()
+            && let Err(error) = self.measure_again(&signals.stop).await
+        {
+            // The session meets the same device, and says what is wrong with it.
+            tracing::warn!(%error, device = %self.device.id, "the device's bandwidth could not be measured again");
+        }
         let session = Session {
             service: self.service.clone(),
             evaluator: &mut self.evaluator,
