@@ -6,6 +6,7 @@ mod sanity;
 use crate::domain::Clock;
 use crate::domain::retention::{Rule, Rules};
 use crate::evaluator::fence::Fence;
+use crate::store::Synchronous;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -70,6 +71,7 @@ pub struct Data {
     pub blob_grace_h: f64,
     pub max_temporary_bytes: u64,
     pub min_free_bytes: u64,
+    pub synchronous: Synchronous,
     store: String,
     blobs: String,
 }

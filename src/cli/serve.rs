@@ -12,8 +12,9 @@ use crate::service::{
     jobs_bytes, reading_bytes,
 };
 use crate::sparse::read::{self, Pool};
+use crate::store::pairing::{self, Opening};
 use crate::store::process_name::ProcessName;
-use crate::store::{pairing, private};
+use crate::store::{SqliteOptions, private};
 use crate::tuner::WorkerLoops;
 use anyhow::{Context, ensure};
 use std::net::SocketAddr;
@@ -211,13 +212,19 @@ fn succession(config: &Config) -> Duration {
     Duration::from_secs_f64(config.server.shutdown_s) + AFTER_GRACE + CLOSE + Duration::from_secs(1)
 }
 
+/// How the store is opened.
+pub(super) fn opening(config: &Config) -> Opening {
+    let synchronous = config.data.synchronous;
+    Opening { store: SqliteOptions { synchronous, ..Default::default() }, ..Default::default() }
+}
+
 /// The service on the configured store and blobs, which are created if missing, and the name of this process in them.
 pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessName>)> {
     let uploads = config.data.uploads();
     private::folder(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
     let (file, folder) = (config.data.store(), config.data.blobs());
-    let (store, blobs) = pairing::open(&file, &folder).await?;
+    let (store, blobs) = pairing::open_with(&file, &folder, opening(config)).await?;
     // Servers without devices have nothing under their names.
     let name = match config.devices.r#use.is_empty() {
         true => None,

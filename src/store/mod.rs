@@ -26,7 +26,7 @@ pub use queue::{
     Submission,
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
-pub use sqlite::{SqliteOptions, SqliteStore};
+pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
 pub use tokens::{StoredToken, Tokens};
 
 use crate::domain::plan::PlanKey;

@@ -15,6 +15,7 @@ mod lookup;
 mod measured;
 #[path = "../fixture/plan.rs"]
 mod plan;
+mod power;
 mod predicted;
 mod restoring;
 mod retention;

@@ -27,6 +27,7 @@ mod upkeep;
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full, private};
 use crate::domain::Timestamp;
 use file_lock::{FileLock, Serial};
+use serde::Deserialize;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
@@ -56,11 +57,29 @@ pub struct SqliteOptions {
     pub max_pages: Option<u32>,
     /// The clock that leases are given and expire by.
     pub now: fn() -> Timestamp,
+    /// What a commit waits for.
+    pub synchronous: Synchronous,
+}
+
+/// What a commit waits for. Neither loses anything with the process, nor leaves a damaged file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Synchronous {
+    /// The operating system: a loss of power may undo the last commits. No commit syncs, but every checkpoint of the log does.
+    #[default]
+    Normal,
+    /// The disk: a loss of power undoes nothing that was acknowledged. Each commit syncs.
+    Full,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { busy_timeout: Duration::from_secs(10), max_pages: None, now: Timestamp::now }
+        Self {
+            busy_timeout: Duration::from_secs(10),
+            max_pages: None,
+            now: Timestamp::now,
+            synchronous: Synchronous::Normal,
+        }
     }
 }
 
@@ -89,13 +108,13 @@ impl SqliteStore {
 
     /// [`Self::open`] with the given options.
     pub async fn open_with(path: &Path, limits: SqliteOptions) -> Result<Self> {
-        // NORMAL: in WAL mode, the operating system has the data of a commit when it returns, so it survives a SIGKILL of
-        // this process. Only a loss of power can undo the last commits, and it never corrupts the file. FULL would cost an
-        // fsync for every recorded trial.
         let options = SqliteConnectOptions::new()
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Normal)
+            .synchronous(match limits.synchronous {
+                Synchronous::Normal => SqliteSynchronous::Normal,
+                Synchronous::Full => SqliteSynchronous::Full,
+            })
             .busy_timeout(limits.busy_timeout)
             .foreign_keys(true)
             .pragma("temp_store", "memory")

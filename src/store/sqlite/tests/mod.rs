@@ -1,4 +1,5 @@
 //! Tests of the database as a whole: which queries use an index, and that older schemas are upgraded.
 
 mod indexes;
+mod synchronous;
 mod upgrade;
