@@ -104,7 +104,14 @@ impl Maker<'_> {
         let job = self.asked(number, &device);
         let store = self.service.store();
         let dedup_key = job.id.0.clone();
-        store.submit(&NewWork { work: job.clone().into(), dedup_key, idempotency: None }).await?;
+        store
+            .submit(&NewWork {
+                work: job.clone().into(),
+                dedup_key,
+                idempotency: None,
+                priority: 0,
+            })
+            .await?;
         if state == JobState::Queued {
             return Ok(job);
         }

@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::show::table;
 use super::{ServerArgs, say, serve};
-use crate::domain::{AuditEntry, Namespace, Scopes, TokenName};
+use crate::domain::{AuditEntry, Namespace, Scopes, TokenLimits, TokenName};
 use crate::service::{NewToken, Service};
 use crate::wire::{MadeToken, Token, TokenRequest};
 use anyhow::{Context, bail};
@@ -49,6 +49,10 @@ enum Action {
         /// Whose matrices, jobs and plans it sees
         #[arg(long, default_value_t = Namespace::default())]
         namespace: Namespace,
+        /// A limit: stored_bytes, matrices, queued_jobs, search_seconds_per_day, job_seconds, job_trials or max_priority, with its
+        /// value. Can be given several times
+        #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
+        limits: Vec<(String, serde_json::Value)>,
         /// Write it to a file that only its owner can read, instead of printing it
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -78,6 +82,16 @@ fn lasting(text: &str) -> Result<Lasting, String> {
     let seconds = found.filter(|seconds| *seconds > 0);
     let duration = seconds.map(|seconds| Lasting(Some(Duration::from_secs(seconds))));
     duration.ok_or_else(|| "write 90d, 12h, 30m, 45s or never".to_owned())
+}
+
+fn limit(text: &str) -> Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let value = serde_json::from_str(value).map_err(|_| format!("`{value}` is no number"))?;
+    Ok((name.to_owned(), value))
+}
+
+fn limited(limits: Vec<(String, serde_json::Value)>) -> anyhow::Result<TokenLimits> {
+    serde_json::from_value(limits.into_iter().collect()).context("--limit")
 }
 
 pub async fn run(args: TokenArgs) -> anyhow::Result<ExitCode> {
@@ -117,12 +131,13 @@ pub async fn folder(config: Option<&Path>, data: Option<&Path>) -> anyhow::Resul
 
 async fn act(place: &Place, action: Action, json: bool) -> anyhow::Result<()> {
     match action {
-        Action::Create { name, scopes, expires, namespace, output } => {
+        Action::Create { name, scopes, expires, namespace, limits, output } => {
             let asked = TokenRequest {
                 name,
                 scopes: Some(scopes.as_slice().to_vec()),
                 namespace: Some(namespace),
                 expires_in_s: expires.0.map(|life| life.as_secs()),
+                limits: Some(limited(limits)?),
             };
             // Before the token exists: a secret that cannot be written is lost.
             let file = output.as_deref().map(private).transpose()?;
@@ -220,7 +235,7 @@ fn described(token: &Token) -> String {
 }
 
 fn listed(tokens: Vec<Token>) -> comfy_table::Table {
-    let mut table = table(&["name", "scopes", "namespace", "made", "expires", "state"]);
+    let mut table = table(&["name", "scopes", "namespace", "made", "expires", "state", "limits"]);
     let now = crate::domain::Timestamp::now().to_rfc3339();
     for token in tokens {
         let expired = token.expires_at.as_ref().is_some_and(|end| *end <= now);
@@ -231,9 +246,10 @@ fn listed(tokens: Vec<Token>) -> comfy_table::Table {
             (None, false) => "in force".to_owned(),
         };
         let scopes = scopes(&token);
+        let limits = json!(token.limits).to_string().replace(['{', '}', '"'], "");
         let end = token.expires_at.unwrap_or_else(|| "never".to_owned());
         let (name, namespace) = (token.name.to_string(), token.namespace.to_string());
-        table.add_row([name, scopes, namespace, token.created_at, end, state]);
+        table.add_row([name, scopes, namespace, token.created_at, end, state, limits]);
     }
     table
 }

@@ -198,6 +198,97 @@ impl TokenName {
     }
 }
 
+/// How much a token may use; an absent limit is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TokenLimits {
+    /// Bytes of the matrices that it has stored, as [`super::Matrix::charged_bytes`] counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
+    /// Matrices that it has stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrices: Option<u64>,
+    /// Jobs that wait at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_jobs: Option<u64>,
+    /// Seconds of search in 24 hours, with the budgets of jobs that wait or run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_seconds_per_day: Option<f64>,
+    /// The largest budget of a job in seconds; the server's own bound applies as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_seconds: Option<f64>,
+    /// The largest budget of a job in trials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_trials: Option<u32>,
+    /// The highest priority of a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_priority: Option<i32>,
+}
+
+impl TokenLimits {
+    /// The range of priorities.
+    pub const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
+
+    /// Which limit makes no sense, if any does not.
+    ///
+    /// # Errors
+    /// Names the limit.
+    pub fn check(&self) -> Result<(), NotValid> {
+        let positive = |name: &str, value: Option<f64>| match value {
+            Some(value) if !(value > 0.0 && value.is_finite()) => {
+                Err(NotValid(format!("{name} must be above 0")))
+            }
+            _ => Ok(()),
+        };
+        positive("search_seconds_per_day", self.search_seconds_per_day)?;
+        positive("job_seconds", self.job_seconds)?;
+        positive("job_trials", self.job_trials.map(f64::from))?;
+        // Counts are signed in every store.
+        let most = [self.stored_bytes, self.matrices, self.queued_jobs];
+        if most.into_iter().flatten().any(|most| i64::try_from(most).is_err()) {
+            return Err(NotValid(format!("a limit is at most {}", i64::MAX)));
+        }
+        match self.max_priority.filter(|most| !Self::PRIORITIES.contains(most)) {
+            Some(_) => Err(NotValid("max_priority must be -100 to 100".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// The highest priority that is permitted: 0 unless it says otherwise.
+    pub fn highest_priority(&self) -> i32 {
+        self.max_priority.unwrap_or(0)
+    }
+
+    /// Those of who owns the server.
+    pub fn owners() -> Self {
+        Self { max_priority: Some(*Self::PRIORITIES.end()), ..Self::default() }
+    }
+}
+
+/// A limit of a token that a request would have exceeded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuotaExceeded {
+    /// The limit's name in [`TokenLimits`].
+    pub quota: &'static str,
+    pub limit: f64,
+    /// What is used already.
+    pub used: f64,
+    /// What the request needs.
+    pub need: f64,
+    /// Whether time alone makes room, without anything being deleted.
+    pub passes: bool,
+}
+
+impl fmt::Display for QuotaExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { quota, limit, used, need, .. } = self;
+        write!(f, "the token's quota {quota} is {limit}: {used} are used, and this needs {need}")
+    }
+}
+
+impl std::error::Error for QuotaExceeded {}
+
 /// An API token, without its secret.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
@@ -208,6 +299,7 @@ pub struct Token {
     /// `None`: it does not expire.
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
+    pub limits: TokenLimits,
 }
 
 impl Token {
@@ -223,12 +315,18 @@ pub struct Caller {
     pub token: Option<TokenName>,
     pub scopes: Scopes,
     pub namespace: Namespace,
+    pub limits: TokenLimits,
 }
 
 impl Caller {
     /// Whoever reaches a server that requires no tokens.
     pub fn anyone() -> Self {
-        Self { token: None, scopes: Scopes::all(), namespace: Namespace::default() }
+        Self::owner(None, Namespace::default())
+    }
+
+    /// Who has all rights in a namespace.
+    pub fn owner(token: Option<TokenName>, namespace: Namespace) -> Self {
+        Self { token, scopes: Scopes::all(), namespace, limits: TokenLimits::owners() }
     }
 }
 
@@ -238,6 +336,7 @@ impl From<&Token> for Caller {
             token: Some(token.name.clone()),
             scopes: token.scopes.clone(),
             namespace: token.namespace.clone(),
+            limits: token.limits.clone(),
         }
     }
 }
@@ -255,6 +354,22 @@ mod tests {
         let wrong = "read,write".parse::<Scopes>().unwrap_err().to_string();
         assert!(wrong.contains("`write`") && wrong.contains("submit"), "{wrong}");
         assert!("".parse::<Scopes>().is_err());
+    }
+
+    #[test]
+    fn limits_that_make_no_sense_are_refused() {
+        let read = |text: &str| serde_json::from_str::<TokenLimits>(text).unwrap().check();
+        assert!(read("{}").is_ok() && TokenLimits::owners().check().is_ok());
+        assert!(read(r#"{"matrices": 0, "queued_jobs": 1, "job_seconds": 0.5}"#).is_ok());
+        for bad in [
+            r#"{"job_trials": 0}"#,
+            r#"{"job_seconds": -1}"#,
+            r#"{"max_priority": 101}"#,
+            r#"{"stored_bytes": 18446744073709551615}"#,
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(serde_json::from_str::<TokenLimits>(r#"{"matrix": 1}"#).is_err());
     }
 
     #[test]

@@ -22,6 +22,14 @@ pub struct Matrix {
     pub created_at: Timestamp,
 }
 
+impl Matrix {
+    /// What the matrix counts for in a quota of bytes: 12 for each entry and for each row that has any.
+    pub fn charged_bytes(&self) -> u64 {
+        let filled = self.rows.saturating_sub(self.features.empty_rows);
+        self.nnz.saturating_add(filled).saturating_mul(12)
+    }
+}
+
 /// Features of LO-SpMM (its table of sparse attributes) and of AG-SpTRSV (the ten features), computed once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Features {

@@ -30,7 +30,7 @@ pub mod training;
 pub mod trial;
 pub mod work;
 
-pub use access::{Caller, Namespace, Scopes, Token, TokenName};
+pub use access::{Caller, Namespace, QuotaExceeded, Scopes, Token, TokenLimits, TokenName};
 pub use audit::AuditEntry;
 pub use candidate::{Candidate, CandidateId, Param, QuarantineId};
 pub use catalog::operation::Op;

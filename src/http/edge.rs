@@ -263,7 +263,7 @@ pub async fn no_method(method: Method) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token};
+    use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token, TokenLimits};
     use crate::http::guard::Without;
     use crate::http::{Attempts, Tokens};
     use crate::service::{Ring, StoredToken};
@@ -315,6 +315,7 @@ mod tests {
             created_at: Timestamp(0),
             expires_at: None,
             revoked_at: None,
+            limits: TokenLimits::default(),
         };
         let access = access([StoredToken { token: admin, hash: Digest::of(token.as_bytes()) }]);
         let plain = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

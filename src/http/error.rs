@@ -20,6 +20,9 @@ const LATER: HeaderValue = HeaderValue::from_static("5");
 /// The same for a full disk, which an operator has to clear first.
 const MUCH_LATER: HeaderValue = HeaderValue::from_static("60");
 
+/// Seconds after which a quota that passes is worth another try.
+const QUOTA_LATER: u64 = 30;
+
 /// The classes of errors that a client can distinguish. Each is a `type` of `/problems/…` in openapi.yaml.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -33,6 +36,8 @@ pub enum Kind {
     Unauthorized,
     MissingScope,
     TooManyAttempts,
+    QuotaExceeded,
+    QuotaSpent,
     CrossOrigin,
     UnknownHost,
     NotFound,
@@ -51,7 +56,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
@@ -62,6 +67,8 @@ impl Kind {
         Self::Unauthorized,
         Self::MissingScope,
         Self::TooManyAttempts,
+        Self::QuotaExceeded,
+        Self::QuotaSpent,
         Self::CrossOrigin,
         Self::UnknownHost,
         Self::NotFound,
@@ -101,6 +108,8 @@ impl Kind {
             Self::TooManyAttempts => {
                 ("too-many-attempts", S::TOO_MANY_REQUESTS, "Too many wrong tokens")
             }
+            Self::QuotaExceeded => ("quota-exceeded", S::FORBIDDEN, "Quota exceeded"),
+            Self::QuotaSpent => ("quota-spent", S::TOO_MANY_REQUESTS, "Quota spent"),
             Self::CrossOrigin => ("cross-origin", S::FORBIDDEN, "Cross-origin request refused"),
             Self::UnknownHost => ("unknown-host", S::MISDIRECTED_REQUEST, "Unknown host"),
             Self::NotFound => ("not-found", S::NOT_FOUND, "Not found"),
@@ -346,6 +355,16 @@ impl From<ServiceError> for Problem {
                     .with("need", Some(shortage.need))
                     .with("limit", Some(shortage.limit))
                     .with("where", Some(shortage.place))
+            }
+            ServiceError::Quota(exceeded) => {
+                let problem = match exceeded.passes {
+                    true => Self::new(Kind::QuotaSpent, text).again_after(QUOTA_LATER),
+                    false => Self::new(Kind::QuotaExceeded, text),
+                };
+                problem
+                    .with("quota", Some(exceeded.quota))
+                    .with("quota_limit", Some(exceeded.limit))
+                    .with("quota_used", Some(exceeded.used))
             }
             ServiceError::Unavailable { .. } => Self::new(Kind::Unavailable, text),
             ServiceError::Busy(cause) => Self::new(Kind::Busy, text).caused(cause),

@@ -6,15 +6,15 @@ use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
 use crate::domain::{
-    Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy, Work,
-    WorkKind,
+    Caller, Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy,
+    Work, WorkKind,
 };
 use crate::service::JobFilter;
 use crate::wire::{self, Page};
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 
 /// The request for a job.
@@ -29,6 +29,8 @@ pub struct JobIn {
     search: SearchIn,
     #[serde(default, deserialize_with = "given")]
     expected_calls: Option<u64>,
+    #[serde(default, deserialize_with = "given")]
+    priority: Option<i32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -121,11 +123,14 @@ pub fn answer(status: StatusCode, work: Work) -> Response {
 
 pub async fn submit(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     JsonBody(body): JsonBody<JobIn>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
-    let submitted = app.service.submit(&body.try_into()?, key).await?;
+    let priority = body.priority.unwrap_or(0);
+    let service = app.service.on_behalf_of(&caller);
+    let submitted = service.submit_at(&body.try_into()?, key, priority).await?;
     Ok(with_work(submitted.job))
 }
 

@@ -5,12 +5,12 @@ use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::page::PageQuery;
 use super::upload::Upload;
-use crate::domain::Digest;
+use crate::domain::{Caller, Digest};
 use crate::wire::{Matrix, Page};
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -39,13 +39,15 @@ fn checked_name(name: Option<String>) -> Result<Option<String>, Problem> {
 
 pub async fn upload(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     Query(query): Query<UploadQuery>,
     request: Request,
 ) -> Result<Response, Problem> {
     let name = checked_name(query.name)?;
+    let service = app.service.on_behalf_of(&caller);
     let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
-    let uploaded = upload.run(|body| app.service.upload_coded(body, coding, name)).await?;
+    let uploaded = upload.run(|body| service.upload_coded(body, coding, name)).await?;
     let status = if uploaded.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/matrices/{}", uploaded.matrix.digest);
     Ok((status, [(header::LOCATION, location)], Json(Matrix::from(uploaded.matrix)))

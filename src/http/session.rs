@@ -133,7 +133,7 @@ fn set_cookie(value: &str, age: &str, secure: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Namespace, Scopes, Token};
+    use crate::domain::{Namespace, Scopes, Token, TokenLimits};
 
     fn tokens(secrets: &[(&str, Option<i64>)], key: u8) -> Tokens {
         let token = |(secret, end): &(&str, Option<i64>)| StoredToken {
@@ -145,6 +145,7 @@ mod tests {
                 created_at: Timestamp(0),
                 expires_at: end.map(Timestamp),
                 revoked_at: None,
+                limits: TokenLimits::default(),
             },
         };
         Tokens::new(Arc::new(Ring::of(secrets.iter().map(token))), &[key; 32])

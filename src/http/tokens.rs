@@ -29,6 +29,7 @@ impl From<TokenRequest> for NewToken {
             scopes: Scopes::of(asked.scopes.unwrap_or_else(usual)),
             namespace: asked.namespace.unwrap_or_default(),
             lasting: asked.expires_in_s.map(Duration::from_secs),
+            limits: asked.limits.unwrap_or_default(),
         }
     }
 }

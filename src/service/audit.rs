@@ -7,7 +7,7 @@ use crate::store::{Page, PageRequest};
 impl Service {
     /// Adds an entry, of which [`Self::change`] is the beginning.
     pub async fn record_change(&self, entry: &AuditEntry) -> Result<()> {
-        Ok(self.inner.store.record_change(entry).await?)
+        Ok(self.store.record_change(entry).await?)
     }
 
     /// An entry of this caller, to be completed.
@@ -26,6 +26,6 @@ impl Service {
 
     /// The log, of one token if given, newest first.
     pub async fn audit(&self, token: Option<&str>, page: &PageRequest) -> Result<Page<AuditEntry>> {
-        Ok(self.inner.store.audit(token, page).await?)
+        Ok(self.store.audit(token, page).await?)
     }
 }

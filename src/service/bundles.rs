@@ -152,13 +152,13 @@ impl Service {
             imported: false,
             created_at: Timestamp::now(),
         };
-        self.inner.store.put_bundle(&bundle).await?;
+        self.store.put_bundle(&bundle).await?;
         Ok((self.opened(bundle).await?, true))
     }
 
     /// A bundle that is stored with its file.
     async fn stored_bundle(&self, id: &PlanId, values: Values) -> Result<Option<StoredBundle>> {
-        let known = self.inner.store.bundle(id, values == Values::External).await?;
+        let known = self.store.bundle(id, values == Values::External).await?;
         let Some(known) = known else { return Ok(None) };
         Ok(self.inner.blobs.exists(&known.blob).await?.then_some(known))
     }
@@ -176,7 +176,7 @@ impl Service {
         staged: NamedTempFile,
     ) -> Result<Written> {
         let blobs = &self.inner.blobs;
-        if self.inner.store.matrix(&plan.matrix).await?.is_none() {
+        if self.store.matrix(&plan.matrix).await?.is_none() {
             let message = format!(
                 "the matrix {} is no longer stored here, and a bundle is made of plan and matrix: upload it again",
                 plan.matrix
@@ -216,7 +216,7 @@ impl Service {
         // Another clock must not make its plan newer than any that is made here.
         let plan = bundle.plan().clone();
         let plan = Plan { created_at: plan.created_at.min(Timestamp::now()), ..plan };
-        if let Some(known) = self.inner.store.plan(&plan.id).await? {
+        if let Some(known) = self.store.plan(&plan.id).await? {
             return Ok(Imported { plan: known, created: false });
         }
         let (room, file) = (Arc::clone(&self.inner.room), received.to_path_buf());
@@ -239,7 +239,7 @@ impl Service {
             imported: true,
             created_at: Timestamp::now(),
         };
-        let created = self.inner.store.import_plan(&plan, bundle.facts(), &stored).await?;
+        let created = self.store.import_plan(&plan, bundle.facts(), &stored).await?;
         Ok(Imported { plan, created })
     }
 

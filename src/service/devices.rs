@@ -62,7 +62,7 @@ pub(super) const AUTO: &str = "auto";
 impl Service {
     /// Registers a device that a worker of this process serves; called again when its description changes.
     pub async fn register(&self, device: Device) -> Result<()> {
-        self.inner.store.put_device(&self.inner.settings.owner, &device).await?;
+        self.store.put_device(&self.inner.settings.owner, &device).await?;
         {
             let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
             local.retain(|known| known.device.id != device.id);
@@ -75,12 +75,12 @@ impl Service {
     /// Forgets the devices of this process, which serves them no more and will not return under its name.
     pub async fn unregister(&self) -> Result<()> {
         self.inner.local.write().unwrap_or_else(PoisonError::into_inner).clear();
-        Ok(self.inner.store.forget_devices(&self.inner.settings.owner).await?)
+        Ok(self.store.forget_devices(&self.inner.settings.owner).await?)
     }
 
     /// Closes the store, once nobody uses this service or a clone of it any more.
     pub async fn close(&self) {
-        self.inner.store.close().await;
+        self.store.close().await;
     }
 
     /// Sets the failure of a device of this process, or clears it with `None`.
@@ -126,7 +126,7 @@ impl Service {
 
     /// Lets later searches try a quarantined candidate again.
     pub async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Quarantined> {
-        let lifted = self.inner.store.lift_quarantine(id).await?;
+        let lifted = self.store.lift_quarantine(id).await?;
         let lifted = lifted.ok_or_else(|| ServiceError::not_found("quarantine entry", id))?;
         tracing::info!(candidate = %lifted.candidate, class = %lifted.class, reason = lifted.reason, "quarantine lifted");
         Ok(lifted)
@@ -138,7 +138,7 @@ impl Service {
         class: Option<&DeviceClass>,
         page: &PageRequest,
     ) -> Result<Page<Quarantined>> {
-        Ok(self.inner.store.quarantined(class, page).await?)
+        Ok(self.store.quarantined(class, page).await?)
     }
 
     pub(super) fn local_devices(&self) -> Vec<Local> {
@@ -153,7 +153,7 @@ impl Service {
 
     /// All known devices, best first.
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
-        let quarantined = self.inner.store.quarantine_counts().await?;
+        let quarantined = self.store.quarantine_counts().await?;
         let running = self.running().await?;
         let status = |seen: Seen| DeviceStatus {
             online: seen.online(),
@@ -180,7 +180,7 @@ impl Service {
     async fn seen(&self) -> Result<Vec<Seen>> {
         let local = self.local_devices();
         let silent_since = self.silent_since();
-        let known = self.inner.store.devices().await?;
+        let known = self.store.devices().await?;
         let seen = known.into_iter().map(|(owner, device, last_seen)| {
             let ours = owner == self.inner.settings.owner;
             let here = local.iter().find(|known| ours && known.device.id == device.id).cloned();
@@ -201,7 +201,7 @@ impl Service {
         let page = PageRequest { after: None, limit: 1000 };
         // The jobs are listed newest first, and the last insertion wins, so the order is reversed: a lost worker's job may
         // still count as running.
-        let jobs = self.inner.store.jobs(&filter, &page).await?.items.into_iter().rev();
+        let jobs = self.store.jobs(&filter, &page).await?.items.into_iter().rev();
         Ok(jobs.map(|job| (job.device, job.id)).collect())
     }
 
@@ -218,7 +218,7 @@ impl Service {
             .map(|local| Known { device: local.device, local: true, online: true })
             .collect();
         let silent_since = self.silent_since();
-        for (_, device, last_seen) in self.inner.store.devices().await? {
+        for (_, device, last_seen) in self.store.devices().await? {
             if !known.iter().any(|known| known.local && known.device == device) {
                 known.push(Known { device, local: false, online: last_seen > silent_since });
             }
@@ -281,7 +281,7 @@ impl Service {
         if known.contains(&class) {
             return Ok(class);
         }
-        let recorded = self.inner.store.recorded().await?;
+        let recorded = self.store.recorded().await?;
         known.extend(recorded.into_iter().map(|(scope, _)| scope.device_class));
         if known.contains(&class) {
             return Ok(class);

@@ -1,5 +1,6 @@
 //! Errors of use cases. Status codes are not known here; they belong to the transport.
 
+use crate::domain::QuotaExceeded;
 use crate::sparse::canonical::CanonicalError;
 use crate::sparse::read::{ReadError, ReadErrorKind, Shortage};
 use crate::store::{BlobError, StoreError, is_full};
@@ -41,6 +42,9 @@ pub enum ServiceError {
     /// More memory or disk than there is for such requests, or than is free now.
     #[error("{message}")]
     Shortage { message: String, shortage: Shortage, lack: Lack },
+    /// A limit of the caller's token.
+    #[error("{0}")]
+    Quota(QuotaExceeded),
     /// The same request may succeed later.
     #[error("{message}")]
     Unavailable { message: String },
@@ -171,6 +175,7 @@ impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::BadCursor => Self::invalid("cursor", error.to_string()),
+            StoreError::Quota(exceeded) => Self::Quota(exceeded),
             StoreError::InUse(message) => Self::Conflict { message },
             StoreError::Fenced(_) | StoreError::Missing(_) => {
                 Self::Conflict { message: error.to_string() }

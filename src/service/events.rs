@@ -57,7 +57,7 @@ impl Tail {
             self.signal.arm();
             // The state is read before the events, so that all events of ended work are included.
             let ended = self.service.work(&self.job).await?.state().is_final();
-            let store = &self.service.inner.store;
+            let store = &self.service.store;
             self.read = store.events(&self.job, self.last, BATCH).await?.into();
             if !self.read.is_empty() {
                 continue;

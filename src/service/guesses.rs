@@ -186,7 +186,6 @@ impl Service {
     /// Quarantined candidates of the key's operation on the device in its current state.
     async fn barred(&self, key: &PlanKey, device: &Device) -> Result<HashSet<CandidateId>> {
         let all = self
-            .inner
             .store
             .quarantined(Some(&key.device_class), &PageRequest::ALL)
             .await?
@@ -201,7 +200,7 @@ impl Service {
     }
 
     async fn guessed(&self, basis: &Basis) -> Result<Option<Plan>> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let query = PlanQuery::Predicted(basis.key.clone());
         let newest = store.plans(&query, &PageRequest::first(NEWEST)).await?;
         match newest.items.into_iter().find(|plan| basis.is_of(plan)) {
@@ -255,7 +254,7 @@ impl Service {
 
     async fn make(&self, basis: &Basis, prediction: &PredictionKey) -> Result<Guess> {
         let Basis { key, matrix, device, .. } = basis;
-        let store = &self.inner.store;
+        let store = &self.store;
         // One at a time, because it holds the matrix in memory.
         let permit = self.inner.predicting.clone().acquire_owned().await?;
         let started = std::time::Instant::now();
@@ -327,7 +326,7 @@ impl Service {
 
     /// Stores a prediction, if its pattern does not have too many.
     async fn store_guess(&self, plan: Plan) -> Result<Guess> {
-        let store = &self.inner.store;
+        let store = &self.store;
         match store.insert_predicted(&plan, MOST_STORED).await {
             Ok(true) => {}
             Ok(false) => {

@@ -107,7 +107,7 @@ impl Service {
 
     /// The facts of a matrix whose file also exists, which is used by this.
     async fn stored(&self, digest: &Digest) -> Result<Option<Matrix>> {
-        let row = self.inner.store.matrix(digest).await?;
+        let row = self.store.matrix(digest).await?;
         Ok(if self.inner.blobs.renew(digest).await? { row } else { None })
     }
 
@@ -135,11 +135,11 @@ impl Service {
         let _alone = self.publishing().await?;
         let missing = !self.inner.blobs.exists(&matrix.digest).await?;
         self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
-        if self.inner.store.insert_matrix(&matrix).await? {
+        if self.store.insert_matrix(&matrix).await? {
             return Ok(Uploaded { matrix, created: true });
         }
         // Another upload stored the same matrix first, or its file was lost or damaged; its name is kept.
-        let known = self.inner.store.matrix(&matrix.digest).await?;
+        let known = self.store.matrix(&matrix.digest).await?;
         let matrix = known.ok_or_else(|| {
             ServiceError::internal(format!(
                 "matrix {} was deleted while it was being stored",

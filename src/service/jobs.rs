@@ -3,8 +3,8 @@
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
 use crate::domain::{
-    Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp, Trial,
-    TrialCount, TrialFilter, Work,
+    Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp,
+    TokenLimits, Trial, TrialCount, TrialFilter, Work,
 };
 use crate::ops::admission;
 use crate::store::{
@@ -26,19 +26,36 @@ impl Service {
         asked: &JobRequest,
         idempotency_key: Option<String>,
     ) -> Result<Submitted> {
+        self.submit_at(asked, idempotency_key, 0).await
+    }
+
+    /// [`Self::submit`] with a priority, within the bounds of the caller's token; a higher one comes first.
+    pub async fn submit_at(
+        &self,
+        asked: &JobRequest,
+        idempotency_key: Option<String>,
+        priority: i32,
+    ) -> Result<Submitted> {
+        let limits = &self.caller.limits;
+        let highest = limits.highest_priority().max(0);
+        if priority > highest || !TokenLimits::PRIORITIES.contains(&priority) {
+            let lowest = TokenLimits::PRIORITIES.start();
+            let message = format!("must be {lowest} to {highest}, as the token permits");
+            return Err(ServiceError::invalid("/priority", message));
+        }
         let idempotency = match idempotency_key {
             // The digest of the client's request, before today's defaults are filled in.
             Some(key) => Some((key, digest_of(asked)?)),
             None => None,
         };
         if let Some((key, request)) = &idempotency
-            && let Some(known) = self.inner.store.keyed(key, request).await?
+            && let Some(known) = self.store.keyed(key, request).await?
         {
             return submitted(known, asked);
         }
         let settings = &self.inner.settings;
-        let mut filled = request::fill(asked, settings)?;
-        let matrix = self.inner.store.matrix(&asked.matrix).await?;
+        let mut filled = request::fill(asked, settings, limits)?;
+        let matrix = self.store.matrix(&asked.matrix).await?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let device = self.resolve_device(&asked.device).await?;
         request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
@@ -50,8 +67,10 @@ impl Service {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
             work: queued(filled, &device).into(),
             idempotency,
+            // The bound may be below what nobody has asked for.
+            priority: priority.min(limits.highest_priority()),
         };
-        match self.inner.store.submit(&new).await {
+        match self.store.submit(&new).await {
             Ok(submission) => submitted(submission, asked),
             // The matrix was deleted after it was looked up.
             Err(StoreError::Missing(_)) => Err(unknown_matrix(&asked.matrix)),
@@ -78,13 +97,13 @@ impl Service {
 
     /// A job or a training.
     pub async fn work(&self, id: &JobId) -> Result<Work> {
-        let work = self.inner.store.work(id).await?;
+        let work = self.store.work(id).await?;
         work.ok_or_else(|| ServiceError::not_found("job", id))
     }
 
     /// Jobs and trainings, newest first.
     pub async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>> {
-        Ok(self.inner.store.works(filter, page).await?)
+        Ok(self.store.works(filter, page).await?)
     }
 
     /// `NotFound` also for the id of a training.
@@ -94,19 +113,19 @@ impl Service {
     }
 
     pub async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
-        Ok(self.inner.store.jobs(filter, page).await?)
+        Ok(self.store.jobs(filter, page).await?)
     }
 
     /// The job's log lines and funnel so far, and the number after which its event stream continues.
     pub async fn story(&self, id: &JobId) -> Result<Story> {
         self.work(id).await?;
-        Ok(self.inner.store.story(id).await?)
+        Ok(self.store.story(id).await?)
     }
 
     /// Cancels the work and returns its new state: queued work is cancelled, running work will be, and ended work stays as
     /// it is.
     pub async fn cancel(&self, id: &JobId) -> Result<Work> {
-        let work = self.inner.store.request_cancel(id).await?;
+        let work = self.store.request_cancel(id).await?;
         work.ok_or_else(|| ServiceError::not_found("job", id))
     }
 
@@ -118,24 +137,24 @@ impl Service {
     ) -> Result<Page<Trial>> {
         self.job(id).await?;
         let of = filter.map_or(TrialQuery::All, TrialQuery::Of);
-        Ok(self.inner.store.trials(id, &of, page).await?)
+        Ok(self.store.trials(id, &of, page).await?)
     }
 
     /// The number of trials of the job per family and outcome; empty for an unknown job.
     pub async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
-        Ok(self.inner.store.trial_counts(id).await?)
+        Ok(self.store.trial_counts(id).await?)
     }
 
     /// The first tried trials of the job, by ordinal, without their raw samples.
     pub async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
         let page = PageRequest::first(limit);
-        Ok(self.inner.store.trials(id, &TrialQuery::Summaries, &page).await?.items)
+        Ok(self.store.trials(id, &TrialQuery::Summaries, &page).await?.items)
     }
 
     /// The pruned candidates of a family; if there are more than `most`, a sample of about that size.
     pub async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
         let sample = TrialQuery::PrunedSample { family: family.to_owned() };
-        Ok(self.inner.store.trials(id, &sample, &PageRequest::first(most)).await?.items)
+        Ok(self.store.trials(id, &sample, &PageRequest::first(most)).await?.items)
     }
 }
 

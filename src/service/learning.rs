@@ -59,7 +59,7 @@ impl Service {
     /// `Conflict` if its parameters differ.
     pub async fn train(&self, request: &TrainRequest) -> Result<(Training, bool)> {
         let new = Training::queued(request.clone()).into();
-        let (training, created) = match self.inner.store.submit(&new).await? {
+        let (training, created) = match self.store.submit(&new).await? {
             Submission::Created(Work::Train(training)) => (training, true),
             Submission::Existing(Work::Train(training)) => (training, false),
             other => {
@@ -83,38 +83,38 @@ impl Service {
 
     /// Newest first.
     pub async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>> {
-        Ok(self.inner.store.trainings(page).await?)
+        Ok(self.store.trainings(page).await?)
     }
 
     /// Newest first.
     pub async fn learned_models(&self) -> Result<Vec<ModelStanding>> {
-        let active = self.inner.store.activations(ActivationQuery::InUse).await?;
-        let models = self.inner.store.learned_models(None).await?;
-        let quality = self.inner.store.model_quality().await?;
+        let active = self.store.activations(ActivationQuery::InUse).await?;
+        let models = self.store.learned_models(None).await?;
+        let quality = self.store.model_quality().await?;
         Ok(models.into_iter().map(|model| ModelStanding::of(model, &active, &quality)).collect())
     }
 
     /// `NotFound` if the id is unknown.
     pub async fn learned_model(&self, id: &ModelId) -> Result<ModelStanding> {
-        let model = self.inner.store.learned_model(id).await?;
+        let model = self.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
-        let active = self.inner.store.activations(ActivationQuery::InUse).await?;
-        Ok(ModelStanding::of(model, &active, &self.inner.store.model_quality().await?))
+        let active = self.store.activations(ActivationQuery::InUse).await?;
+        Ok(ModelStanding::of(model, &active, &self.store.model_quality().await?))
     }
 
     pub async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>> {
-        Ok(self.inner.store.model_file(id).await?)
+        Ok(self.store.model_file(id).await?)
     }
 
     /// Newest first.
     pub async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>> {
-        Ok(self.inner.store.activations(ActivationQuery::OfScope(scope, limit)).await?)
+        Ok(self.store.activations(ActivationQuery::OfScope(scope, limit)).await?)
     }
 
     /// The device class with the most recorded trials of the operation; the first by name among equals. `Unavailable` if
     /// there are none.
     pub async fn most_recorded_class(&self, op: Op) -> Result<DeviceClass> {
-        let recorded = self.inner.store.recorded().await?.into_iter();
+        let recorded = self.store.recorded().await?.into_iter();
         let of_op = recorded.filter(|(scope, _)| scope.op == op);
         let most = of_op.max_by(|(a, of_a), (b, of_b)| of_a.cmp(of_b).then_with(|| b.cmp(a)));
         most.map(|(scope, _)| scope.device_class).ok_or_else(|| ServiceError::Unavailable {
@@ -125,7 +125,7 @@ impl Service {
     /// Activates a model for its own scope. `Conflict` if it uses other features than this version computes, because it
     /// could not rank.
     pub async fn activate_model(&self, id: &ModelId, reason: &str) -> Result<Activation> {
-        let model = self.inner.store.learned_model(id).await?;
+        let model = self.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
         if !fits(&model) {
             return Err(other_features(id, model.scope.op, model.features_version));
@@ -140,7 +140,7 @@ impl Service {
             reason: reason.to_owned(),
             at: Timestamp::now(),
         };
-        self.inner.store.activate(&activation).await?;
+        self.store.activate(&activation).await?;
         Ok(activation)
     }
 
@@ -148,7 +148,7 @@ impl Service {
     /// analytic one, ranks again. Models that use other features than this version computes are skipped.
     pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
         let now = Timestamp::now();
-        match self.inner.store.roll_back(scope, features::version(scope.op), now).await? {
+        match self.store.roll_back(scope, features::version(scope.op), now).await? {
             RollBack::Done(activation) => Ok(activation),
             RollBack::Nothing => {
                 let id = format!("to take back for {} on {}", scope.op, scope.device_class);
@@ -190,7 +190,7 @@ impl Service {
     /// The first among a model and those it was continued from, one after another and all of its scope, that no training of this
     /// store made.
     async fn trained_elsewhere(&self, model: Arc<ActiveModel>) -> Result<Option<Arc<ActiveModel>>> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let mut card = model.card.clone();
         let mut met = HashSet::new();
         while met.insert(card.id.clone()) {
@@ -222,7 +222,7 @@ impl Service {
         let mut before = model.started_from.clone();
         let mut met = HashSet::from([model.id.clone()]);
         while let Some(id) = before {
-            let card = self.inner.store.learned_model(&id).await?;
+            let card = self.store.learned_model(&id).await?;
             let Some(card) = card.filter(|card| card.scope != *scope && met.insert(id)) else {
                 return Ok(true);
             };
@@ -250,7 +250,7 @@ impl Service {
 
     /// Reads the active models from the store and remembers them as of `epoch`.
     async fn look_in_use(&self, epoch: u64) -> Result<InUse> {
-        let active = self.inner.store.activations(ActivationQuery::InUse).await?;
+        let active = self.store.activations(ActivationQuery::InUse).await?;
         let mut found = InUse::at(epoch);
         for Activation { scope, model, .. } in active {
             let Some(id) = model else {
@@ -272,7 +272,7 @@ impl Service {
 
     /// `None` for a model that cannot be used. If the store does not answer, this is an error and nothing is remembered.
     async fn read_model(&self, scope: &Scope, id: &ModelId) -> Result<Option<Arc<ActiveModel>>> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let stored = match (store.learned_model(id).await, store.model_file(id).await) {
             (Ok(card), Ok(file)) => card.zip(file),
             (Err(error @ StoreError::Corrupt { .. }), _)

@@ -57,7 +57,7 @@ impl Service {
     }
 
     async fn look(&self, query: &LookupQuery, keeping: Keeping) -> Result<Lookup> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let facts = store.known_matrix(&query.matrix).await?;
         let pattern_digest = facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest);
         let device = query.device.as_deref().unwrap_or(AUTO);
@@ -105,7 +105,7 @@ impl Service {
         digest: &Digest,
         mut answer: Lookup,
     ) -> Result<Lookup> {
-        let Some(matrix) = self.inner.store.matrix(digest).await? else {
+        let Some(matrix) = self.store.matrix(digest).await? else {
             if answer.plan.is_none() {
                 answer.reasons.push(
                     "the matrix itself is not stored here, so nothing can be predicted".to_owned(),
@@ -210,7 +210,7 @@ impl Service {
         facts: &Matrix,
         mut reasons: Vec<String>,
     ) -> Result<Lookup> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let among =
             store.plans_for(&key.problem, &key.device_class, key.l2_policy, NEIGHBOURS).await?;
         let Some((distance, (matrix, id))) = neighbours::nearest(facts, &key.problem, among) else {

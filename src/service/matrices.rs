@@ -8,30 +8,30 @@ use tokio::sync::MutexGuard;
 
 impl Service {
     pub async fn matrix(&self, digest: &Digest) -> Result<Matrix> {
-        let matrix = self.inner.store.matrix(digest).await?;
+        let matrix = self.store.matrix(digest).await?;
         matrix.ok_or_else(|| ServiceError::not_found("matrix", digest))
     }
 
     pub async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>> {
-        Ok(self.inner.store.matrices(&MatrixQuery::All, page).await?)
+        Ok(self.store.matrices(&MatrixQuery::All, page).await?)
     }
 
     /// The names of the matrices, as far as they are known.
     pub async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {
-        Ok(self.inner.store.matrix_names(digests).await?)
+        Ok(self.store.matrix_names(digests).await?)
     }
 
     /// Held while a matrix's file and row are created or deleted together. Tasks of this process wait in order, and only one of them
     /// for other processes.
     pub(super) async fn publishing(&self) -> Result<(MutexGuard<'_, ()>, Guard)> {
         let here = self.inner.publishing.lock().await;
-        Ok((here, self.inner.store.publishing().await?))
+        Ok((here, self.store.publishing().await?))
     }
 
     /// Deletes facts and entries; plans are kept. Refused while a job needs the matrix.
     pub async fn delete_matrix(&self, digest: &Digest) -> Result<()> {
         let _alone = self.publishing().await?;
-        if !self.inner.store.delete_matrix(digest).await? {
+        if !self.store.delete_matrix(digest).await? {
             return Err(ServiceError::not_found("matrix", digest));
         }
         self.inner.drawings.forget(digest);
@@ -47,7 +47,7 @@ impl Service {
     /// Those of the newest matrices whose name contains this text, newest first.
     pub async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
         let named = MatrixQuery::Named(part.to_owned());
-        Ok(self.inner.store.matrices(&named, &PageRequest::first(limit)).await?.items)
+        Ok(self.store.matrices(&named, &PageRequest::first(limit)).await?.items)
     }
 
     /// The newest matrices whose digest or pattern digest begins with these hex digits.
@@ -55,7 +55,7 @@ impl Service {
         let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());
         let (Ok(first), Ok(last)) = (first, last) else { return Ok(Vec::new()) };
         let between = MatrixQuery::Between(first, last);
-        let found = self.inner.store.matrices(&between, &PageRequest::first(limit)).await?;
+        let found = self.store.matrices(&between, &PageRequest::first(limit)).await?;
         Ok(found.items.into_iter().map(|matrix| matrix.digest).collect())
     }
 }

@@ -32,11 +32,11 @@ impl Service {
         let asked = measuring(matrix.digest, key.problem, device, None);
         // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("miss of {} {} {}", matrix.digest, key.problem, device.id);
-        let known = self.inner.store.keyed(&once, &digest_of(&asked)?).await?;
+        let known = self.store.keyed(&once, &digest_of(&asked)?).await?;
         if let Some(Submission::Existing(Work::Tune(job))) = known {
             return Ok(Some(standing(&job)));
         }
-        let counts = self.inner.store.job_counts().await?;
+        let counts = self.store.job_counts().await?;
         let queued = counts
             .iter()
             .find(|(kind, state, _)| (*kind, *state) == (WorkKind::Tune, JobState::Queued));

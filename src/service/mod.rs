@@ -74,10 +74,11 @@ pub struct Service {
     inner: Arc<Inner>,
     /// On whose behalf this one acts.
     caller: Arc<Caller>,
+    /// The store as the caller sees it.
+    store: Arc<dyn Store>,
 }
 
 struct Inner {
-    store: Arc<dyn Store>,
     blobs: Arc<dyn Blobs>,
     settings: ServiceSettings,
     signals: Arc<Signals>,
@@ -114,13 +115,13 @@ impl Service {
         let signals = Arc::new(Signals::default());
         let listener: Arc<dyn Listener> = signals.clone();
         store.listen(&listener);
+        let all = store;
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let room = Arc::new(room::Room::new(settings.stored.clone()));
         blobs.check_with(whole::name_of);
         let inner = Inner {
             room,
             writable: readiness::Verdict::default(),
-            store,
             blobs,
             settings,
             signals,
@@ -137,17 +138,18 @@ impl Service {
             models: Mutex::default(),
             ring: Arc::default(),
         };
-        Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()) }
+        Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()), store: all }
     }
 
     /// This service on behalf of a caller, who may be permitted less.
     pub fn on_behalf_of(&self, caller: &Caller) -> Self {
-        Self { inner: Arc::clone(&self.inner), caller: Arc::new(caller.clone()) }
+        let store = self.store.on_behalf_of(caller);
+        Self { inner: Arc::clone(&self.inner), caller: Arc::new(caller.clone()), store }
     }
 
     /// The store, which notifies this service of its changes.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.inner.store
+        &self.store
     }
 
     pub fn blobs(&self) -> &Arc<dyn Blobs> {
@@ -169,7 +171,7 @@ impl Service {
 
     /// The number of jobs and trainings in each state; states without any are left out.
     pub async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
-        Ok(self.inner.store.job_counts().await?)
+        Ok(self.store.job_counts().await?)
     }
 
     /// Claims the oldest work of the queue. Work that lost too many workers fails first.
@@ -178,7 +180,7 @@ impl Service {
         queue: &Queue,
         owner: &str,
     ) -> std::result::Result<Option<Claim>, StoreError> {
-        let (store, settings) = (&self.inner.store, &self.inner.settings);
+        let (store, settings) = (&self.store, &self.inner.settings);
         store.claim(queue, owner, settings.lease_ms, settings.max_attempts.max(1)).await
     }
 }

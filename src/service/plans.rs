@@ -17,18 +17,18 @@ pub struct Blob {
 impl Service {
     /// The newest plan of each key for this matrix's pattern, or for this pattern, newest first.
     pub async fn plans_of(&self, digest: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
-        let facts = self.inner.store.known_matrix(digest).await?;
+        let facts = self.store.known_matrix(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
         let newest = PlanQuery::NewestOfPattern(facts.pattern_digest);
-        Ok(self.inner.store.plans(&newest, page).await?)
+        Ok(self.store.plans(&newest, page).await?)
     }
 
     /// Predicted plans for this matrix's pattern, or for this pattern, of keys that have no measured plan.
     pub async fn unmeasured_of(&self, digest: &Digest, limit: u32) -> Result<Vec<Plan>> {
-        let facts = self.inner.store.known_matrix(digest).await?;
+        let facts = self.store.known_matrix(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
         let unmeasured = PlanQuery::UnmeasuredOfPattern(facts.pattern_digest);
-        Ok(self.inner.store.plans(&unmeasured, &PageRequest::first(limit)).await?.items)
+        Ok(self.store.plans(&unmeasured, &PageRequest::first(limit)).await?.items)
     }
 
     /// The newest measured plan of a key.
@@ -37,21 +37,21 @@ impl Service {
         key: &PlanKey,
     ) -> std::result::Result<Option<Plan>, StoreError> {
         let query = PlanQuery::Measured(key.clone());
-        let newest = self.inner.store.plans(&query, &PageRequest::first(1)).await?;
+        let newest = self.store.plans(&query, &PageRequest::first(1)).await?;
         Ok(newest.items.into_iter().next())
     }
 
     /// The accuracy of each analytic model on each device class, from the plans that report it; the model with the newest
     /// plan first.
     pub async fn models(&self) -> Result<Vec<ModelQuality>> {
-        let mut all = self.inner.store.model_quality().await?;
-        let learned = self.inner.store.learned_models(None).await?;
+        let mut all = self.store.model_quality().await?;
+        let learned = self.store.learned_models(None).await?;
         all.retain(|quality| !learned.iter().any(|model| model.id.0 == quality.model));
         Ok(all)
     }
 
     pub async fn plan(&self, id: &PlanId) -> Result<Plan> {
-        let plan = self.inner.store.plan(id).await?;
+        let plan = self.store.plan(id).await?;
         plan.ok_or_else(|| ServiceError::not_found("plan", id))
     }
 

@@ -218,7 +218,7 @@ pub(super) mod tests {
         let of = |id: &str, borrowed| Some((id.to_owned(), borrowed));
         let start = async |id: &str, scope: Scope| {
             let (card, bytes) = sound(id, &scope);
-            service.inner.store.insert_model(&card, &bytes).await.unwrap();
+            service.store.insert_model(&card, &bytes).await.unwrap();
             service.activate_model(&card.id, "for a test").await.unwrap();
         };
         assert_eq!(ranks().await, None);
@@ -234,7 +234,7 @@ pub(super) mod tests {
         // One that cannot rank is no model.
         let (mut card, bytes) = sound("unreadable", &scope("cuda/an H200/cc9.0/132sm"));
         card.digest = Digest::of(b"another file");
-        service.inner.store.insert_model(&card, &bytes).await.unwrap();
+        service.store.insert_model(&card, &bytes).await.unwrap();
         service.activate_model(&card.id, "for a test").await.unwrap();
         assert_eq!(ranks().await, of("near", true));
         let nearest = async || service.nearest_model(&here).await.unwrap().unwrap();
@@ -259,7 +259,7 @@ pub(super) mod tests {
             reason: "for a test".to_owned(),
             at: Timestamp(9),
         };
-        service.inner.store.activate(&own).await.unwrap();
+        service.store.activate(&own).await.unwrap();
         assert_eq!(ranks().await, of("own", false));
     }
 
@@ -272,7 +272,7 @@ pub(super) mod tests {
         let start = async |id: &str, scope: &Scope, from: Option<&str>| {
             let (card, bytes) = sound(id, scope);
             let card = LearnedModel { started_from: from.map(|id| ModelId(id.to_owned())), ..card };
-            service.inner.store.insert_model(&card, &bytes).await.unwrap();
+            service.store.insert_model(&card, &bytes).await.unwrap();
             service.activate_model(&card.id, "for a test").await.unwrap();
         };
         let lent = async |to: &Scope| {

@@ -52,7 +52,7 @@ impl Service {
     }
 
     async fn try_writing(&self) -> Result<()> {
-        let database = self.inner.store.check_writable().await;
+        let database = self.store.check_writable().await;
         database.map_err(|error| unwritable("the database", error))?;
         let blobs = self.inner.blobs.stage().await;
         blobs.map(drop).map_err(|error| unwritable("the folder of blobs", error))

@@ -4,7 +4,7 @@ use super::{BudgetLimits, Result, ServiceError, ServiceSettings};
 use crate::domain::catalog::family::Parameter;
 use crate::domain::{
     Clock, Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search,
-    SearchStrategy, fixed,
+    SearchStrategy, TokenLimits, fixed,
 };
 use crate::ops::admission::Footprint;
 use crate::ops::{self, admission};
@@ -15,8 +15,16 @@ use std::fmt::Display;
 use std::path::Path;
 
 /// The request with every absent field of its search filled in, so that the job is fully specified.
-pub(super) fn fill(request: &JobRequest, settings: &ServiceSettings) -> Result<JobRequest> {
+pub(super) fn fill(
+    request: &JobRequest,
+    settings: &ServiceSettings,
+    limits: &TokenLimits,
+) -> Result<JobRequest> {
     let ServiceSettings { search: defaults, budget, l2_policy, .. } = settings;
+    let budget = BudgetLimits {
+        seconds: limits.job_seconds.map_or(budget.seconds, |most| most.min(budget.seconds)),
+        trials: limits.job_trials.map_or(budget.trials, |most| most.min(budget.trials)),
+    };
     let search = &request.search;
     if search.measure && search.strategy != SearchStrategy::Predicted {
         let message = "only the strategy predicted can be followed by a measuring job";
@@ -60,7 +68,7 @@ pub(super) fn fill(request: &JobRequest, settings: &ServiceSettings) -> Result<J
 /// A budget that is larger than this server permits.
 fn beyond(what: &str, asked: impl Display, most: impl Display) -> ServiceError {
     let message = format!(
-        "{asked} {what} are asked for, and a job may have at most {most} on this server (limits.job_{what})"
+        "{asked} {what} are asked for, and a job may have at most {most} on this server with this token (limits.job_{what})"
     );
     ServiceError::invalid(&format!("/search/{what}"), message)
 }

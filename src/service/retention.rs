@@ -57,7 +57,7 @@ impl Service {
     /// # Errors
     /// `NotFound` if there is no such thing.
     pub async fn pin(&self, what: &Pin, pinned: bool) -> Result<()> {
-        if self.inner.store.pin(what, pinned).await? {
+        if self.store.pin(what, pinned).await? {
             return Ok(());
         }
         Err(match what {
@@ -67,7 +67,7 @@ impl Service {
     }
 
     pub async fn pins(&self) -> Result<Pins> {
-        Ok(self.inner.store.pins().await?)
+        Ok(self.store.pins().await?)
     }
 
     /// What goes by these rules now. Changes nothing.
@@ -78,7 +78,7 @@ impl Service {
     /// [`Self::going`]; without the bytes of jobs and trials, which only reading all of them tells, unless a rule needs them.
     async fn weighed(&self, rules: &Rules, all_bytes: bool) -> Result<Going> {
         let now = Timestamp::now();
-        let store = &self.inner.store;
+        let store = &self.store;
         let mut going = Going {
             plans: Part { items: Vec::new(), bytes: 0 },
             jobs: Part { items: Vec::new(), bytes: 0 },
@@ -114,7 +114,7 @@ impl Service {
 
     /// Removes it. What was pinned or is needed since it was looked at stays.
     pub async fn remove_going(&self, going: &Going) -> Result<Gone> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let mut gone = Gone::default();
         for some in going.plans.items.chunks(BATCH) {
             gone.plans += store.delete_plans(some).await?;

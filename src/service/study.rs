@@ -31,10 +31,10 @@ impl Service {
         let filter = JobFilter { state: Some(JobState::Succeeded), ..JobFilter::default() };
         let mut page = PageRequest::first(PAGE);
         loop {
-            let Page { items, next } = self.inner.store.jobs(&filter, &page).await?;
+            let Page { items, next } = self.store.jobs(&filter, &page).await?;
             for job in items {
                 let Some(id) = &job.plan else { continue };
-                let Some(plan) = self.inner.store.plan(id).await? else { continue };
+                let Some(plan) = self.store.plan(id).await? else { continue };
                 if plan.is_predicted() {
                     continue;
                 }
@@ -44,9 +44,8 @@ impl Service {
                 }
                 let learned = rankings.get_mut(&scope).and_then(|known| known.remove(&job.id));
                 let query = TrialQuery::Summaries;
-                let trials =
-                    self.inner.store.trials(&job.id, &query, &PageRequest::ALL).await?.items;
-                let matrix = self.inner.store.known_matrix(&job.request.matrix).await?;
+                let trials = self.store.trials(&job.id, &query, &PageRequest::ALL).await?.items;
+                let matrix = self.store.known_matrix(&job.request.matrix).await?;
                 each(Searched { job, matrix, plan, trials, learned });
             }
             match next {
@@ -63,7 +62,7 @@ impl Service {
         let Some(ranker) = self.active_model(scope).await? else { return Ok(rankings) };
         let (version, mut after) = (features::version(scope.op), None);
         loop {
-            let store = &self.inner.store;
+            let store = &self.store;
             let groups = store.training_groups(scope, version, after.as_ref(), PAGE).await?;
             let Some(last) = groups.last() else { return Ok(rankings) };
             after = Some(last.job.clone());

@@ -1,7 +1,7 @@
 //! API tokens: those of the store and of the configuration, kept in memory, where every request looks them up.
 
 use super::{Result, Service, ServiceError};
-use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token, TokenName};
+use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token, TokenLimits, TokenName};
 use crate::environment::random;
 use crate::store::StoredToken;
 use std::collections::HashMap;
@@ -25,6 +25,7 @@ pub struct NewToken {
     pub namespace: Namespace,
     /// `None`: it does not expire.
     pub lasting: Option<Duration>,
+    pub limits: TokenLimits,
 }
 
 /// A token that has just been made, with its secret, which is kept nowhere.
@@ -122,6 +123,7 @@ impl Service {
                 created_at: Timestamp::now(),
                 expires_at: None,
                 revoked_at: None,
+                limits: TokenLimits::owners(),
             };
             Arc::new(StoredToken { token, hash })
         };
@@ -132,7 +134,7 @@ impl Service {
     /// Takes over what other processes have changed.
     pub(super) async fn look_at_tokens(&self) -> Result<()> {
         let seen = self.inner.ring.revision.load(Ordering::Acquire);
-        if self.inner.store.tokens_revision().await? != seen {
+        if self.store.tokens_revision().await? != seen {
             self.read_tokens().await?;
         }
         Ok(())
@@ -141,8 +143,8 @@ impl Service {
     async fn read_tokens(&self) -> Result<()> {
         let _alone = self.inner.ring.reading.lock().await;
         // Before the tokens: a change in between is read twice, and not missed.
-        let revision = self.inner.store.tokens_revision().await?;
-        let stored = self.inner.store.tokens().await?.into_iter();
+        let revision = self.store.tokens_revision().await?;
+        let stored = self.store.tokens().await?.into_iter();
         let stored = stored.filter(|one| one.token.revoked_at.is_none()).map(Arc::new).collect();
         let ring = &self.inner.ring;
         ring.set(Known::of(ring.known().configured.clone(), stored));
@@ -152,7 +154,7 @@ impl Service {
 
     /// Makes a token. Its secret is in the answer and nowhere else.
     pub async fn make_token(&self, asked: NewToken) -> Result<MadeToken> {
-        let NewToken { name, scopes, namespace, lasting } = asked;
+        let NewToken { name, scopes, namespace, lasting, limits } = asked;
         if scopes.is_empty() {
             return Err(ServiceError::invalid("/scopes", "a token needs at least one scope"));
         }
@@ -164,6 +166,7 @@ impl Service {
             let message = "a token lasts at least a second and at most ten years";
             return Err(ServiceError::invalid("/expires_in_s", message));
         }
+        limits.check().map_err(|error| ServiceError::invalid("/limits", error.to_string()))?;
         let random = random::secret().map_err(|error| ServiceError::of_io("a token", error))?;
         let secret = format!("{PREFIX}{}", Digest::from_bytes(random));
         let created_at = Timestamp::now();
@@ -177,10 +180,11 @@ impl Service {
             created_at,
             expires_at: lasting.map(ends),
             revoked_at: None,
+            limits,
         };
         let hash = Digest::from_bytes(*blake3::hash(secret.as_bytes()).as_bytes());
         let stored = StoredToken { token, hash };
-        if !self.inner.store.insert_token(&stored, MOST).await? {
+        if !self.store.insert_token(&stored, MOST).await? {
             let message = format!(
                 "a token named {} is in force: revoke it first, or choose another name",
                 stored.token.name
@@ -194,7 +198,7 @@ impl Service {
     /// All tokens: those of the configuration, then those of the store, newest first, also revoked and expired ones.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
         let configured = self.inner.ring.known().configured.clone();
-        let stored = self.inner.store.tokens().await?.into_iter().map(|one| one.token);
+        let stored = self.store.tokens().await?.into_iter().map(|one| one.token);
         Ok(configured.iter().map(|one| one.token.clone()).chain(stored).collect())
     }
 
@@ -204,7 +208,7 @@ impl Service {
             let message = "tokens of the configuration are removed there (server.tokens)";
             return Err(ServiceError::Conflict { message: message.to_owned() });
         }
-        let revoked = self.inner.store.revoke_token(name, Timestamp::now()).await?;
+        let revoked = self.store.revoke_token(name, Timestamp::now()).await?;
         if revoked.is_none() {
             return Err(ServiceError::not_found("token", name));
         }
@@ -224,6 +228,7 @@ mod tests {
             created_at: Timestamp(0),
             expires_at: Some(Timestamp(5)),
             revoked_at: None,
+            limits: TokenLimits::default(),
         };
         let hash = Digest::from_bytes(*blake3::hash(secret.as_bytes()).as_bytes());
         Arc::new(StoredToken { token, hash })

@@ -54,13 +54,13 @@ impl Service {
 
     /// Other processes store plans and change tokens too.
     async fn look_at_revision(&self) -> Result<()> {
-        self.inner.store.revision().await?;
+        self.store.revision().await?;
         self.look_at_tokens().await
     }
 
     async fn heartbeat(&self) -> Result<()> {
         for local in self.local_devices() {
-            self.inner.store.put_device(&self.inner.settings.owner, &local.device).await?;
+            self.store.put_device(&self.inner.settings.owner, &local.device).await?;
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Service {
             predicted: before(keep.predicted),
             bundles: before(keep.bundles),
         };
-        let rows = self.inner.store.prune(&retention).await?;
+        let rows = self.store.prune(&retention).await?;
         let retained = self.retain().await?;
         let uploads = self.inner.settings.temp_dir.clone();
         let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
@@ -87,8 +87,8 @@ impl Service {
             + self.inner.blobs.sweep_staged(keep.temp_files).await?;
         let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
         let trash = self.empty_trash(keep.blobs).await?;
-        let audit = self.inner.store.trim_audit(before(keep.audit), keep.audit_entries).await?;
-        let tokens = self.inner.store.forget_tokens(before(keep.audit)).await?;
+        let audit = self.store.trim_audit(before(keep.audit), keep.audit_entries).await?;
+        let tokens = self.store.forget_tokens(before(keep.audit)).await?;
         let removed = Removed { rows, retained, files, blobs, trash, audit, tokens };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
@@ -104,7 +104,7 @@ impl Service {
         if old.is_empty() {
             return Ok(0);
         }
-        let named = self.inner.store.named_blobs().await?;
+        let named = self.store.named_blobs().await?;
         if named.is_empty() {
             // If everything looks unnamed, this is more likely the wrong store for these blobs than a store that lost all
             // names.
@@ -121,7 +121,7 @@ impl Service {
         if trash.is_empty() {
             return Ok(0);
         }
-        let named = self.inner.store.named_blobs().await?;
+        let named = self.store.named_blobs().await?;
         // As above.
         if named.is_empty() {
             return Ok(0);

@@ -31,8 +31,9 @@ pub use tokens::{StoredToken, Tokens};
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix, ModelQuality,
-    Plan, PlanId, Problem, QuarantineId, Timestamp, Trial, TrialCount, TrialFilter,
+    Caller, Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix,
+    ModelQuality, Plan, PlanId, Problem, QuarantineId, QuotaExceeded, Timestamp, Trial, TrialCount,
+    TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -142,6 +143,9 @@ pub enum StoreError {
     /// Stored JSON has a version or shape that this program does not know.
     #[error("stored {what} cannot be read: {why}")]
     Corrupt { what: String, why: String },
+    /// It would exceed a limit of the caller.
+    #[error("{0}")]
+    Quota(#[source] QuotaExceeded),
     /// Another connection held the database for too long, or no connection was free: the same call may succeed later.
     #[error("the store is busy: {0}")]
     Busy(#[source] Cause),
@@ -186,7 +190,8 @@ pub trait Matrices: Send + Sync {
     /// Held while a matrix's file and row are created or deleted together: by one task of all processes that use the store. `Busy`
     /// if others hold it for long.
     async fn publishing(&self) -> Result<Guard>;
-    /// Stores the facts. Returns false, and changes nothing, if the digest was already known.
+    /// Stores the facts. Returns false, and changes nothing, if the digest was already known. `Quota` if it would exceed a limit of
+    /// the caller.
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
     /// Newest first.
@@ -338,4 +343,6 @@ pub trait Store:
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);
+    /// The same store on behalf of a caller: what is submitted and stored through it is the caller's, within the caller's limits.
+    fn on_behalf_of(&self, caller: &Caller) -> Arc<dyn Store>;
 }

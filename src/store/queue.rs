@@ -3,8 +3,8 @@
 use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
-    DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId, JobState, LearnedModel, Plan,
-    Timestamp, Training, Work, WorkKind,
+    Caller, DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId, JobState, LearnedModel,
+    Plan, Timestamp, Training, Work, WorkKind,
 };
 use async_trait::async_trait;
 
@@ -21,6 +21,8 @@ pub struct Fence {
 pub struct Claim {
     pub work: Work,
     pub fence: Fence,
+    /// On whose behalf it was submitted.
+    pub by: Caller,
 }
 
 /// The queue that a worker claims from: the jobs of its device, or the trainings.
@@ -63,6 +65,8 @@ pub struct NewWork {
     pub dedup_key: String,
     /// The client's idempotency key, and the digest of the request it was sent with.
     pub idempotency: Option<(String, Digest)>,
+    /// Work of a higher priority is claimed first.
+    pub priority: i32,
 }
 
 impl From<Training> for NewWork {
@@ -70,7 +74,7 @@ impl From<Training> for NewWork {
     fn from(training: Training) -> Self {
         let Scope { op, device_class } = &training.request.scope;
         let dedup_key = format!("train;{op};{device_class}");
-        Self { work: training.into(), dedup_key, idempotency: None }
+        Self { work: training.into(), dedup_key, idempotency: None, priority: 0 }
     }
 }
 
@@ -141,7 +145,7 @@ pub struct Story {
 
 #[async_trait]
 pub trait Jobs: Send + Sync {
-    /// `Missing` if a job's matrix is not stored.
+    /// `Missing` if a job's matrix is not stored; `Quota` if the job would exceed a limit of the caller.
     async fn submit(&self, new: &NewWork) -> Result<Submission>;
     /// The answer that [`Self::submit`] would give for this idempotency key and request digest: `Existing`, `KeyReused`, or
     /// `None` if the key is new.
@@ -151,7 +155,9 @@ pub trait Jobs: Send + Sync {
     async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>>;
     /// Queued work ends at once; running work is asked to stop. `None` if the id is unknown.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>>;
-    /// Claims the oldest work of the queue that is queued, or running with an expired lease, and counts the attempt. Work
+    /// Claims work of the queue that is queued, or running with an expired lease, and counts the attempt: first by priority, then
+    /// that of the token which has searched least in the last hour (recent seconds count more, each job at least as one), then the
+    /// oldest. Work
     /// whose lease has expired after `max_attempts` claims or more fails instead, because it would probably kill the next
     /// worker too; so does work that cannot be read. Listeners learn of both.
     async fn claim(

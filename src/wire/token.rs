@@ -2,11 +2,11 @@
 
 use super::given;
 use crate::domain::access::Scope;
-use crate::domain::{self, Namespace, Timestamp, TokenName};
+use crate::domain::{self, Namespace, Timestamp, TokenLimits, TokenName};
 use serde::{Deserialize, Serialize};
 
 /// A token without its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Token {
     #[cfg_attr(test, schemars(with = "String"))]
@@ -23,6 +23,9 @@ pub struct Token {
     /// Whether it is one of the configuration (`server.tokens`).
     #[serde(default)]
     pub configured: bool,
+    /// How much it may use.
+    #[serde(default)]
+    pub limits: TokenLimits,
 }
 
 impl From<domain::Token> for Token {
@@ -36,19 +39,20 @@ impl From<domain::Token> for Token {
             created_at: token.created_at.to_rfc3339(),
             expires_at: text(token.expires_at),
             revoked_at: text(token.revoked_at),
+            limits: token.limits,
         }
     }
 }
 
 /// All tokens, on one page.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tokens {
     pub items: Vec<Token>,
 }
 
 /// A token that has just been made.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MadeToken {
     /// The secret, which is told only here.
@@ -58,7 +62,7 @@ pub struct MadeToken {
 }
 
 /// The request for a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
@@ -74,6 +78,9 @@ pub struct TokenRequest {
     /// Seconds from now; it does not expire unless given.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub expires_in_s: Option<u64>,
+    /// How much it may use; without limits unless given.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub limits: Option<TokenLimits>,
 }
 
 /// A change that was made.

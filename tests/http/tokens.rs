@@ -182,6 +182,7 @@ async fn the_first_token_closes_a_server_and_the_last_opens_none() {
         created_at: sparsetune::domain::Timestamp::now(),
         expires_at: None,
         revoked_at: None,
+        limits: sparsetune::domain::TokenLimits::default(),
     };
     let hash = sparsetune::domain::Digest::of(secret.as_bytes());
     let stored = StoredToken { token: token.clone(), hash };
@@ -247,8 +248,51 @@ async fn beyond_loopback_a_token_is_needed_or_the_operators_word() {
         created_at: sparsetune::domain::Timestamp::now(),
         expires_at: None,
         revoked_at: None,
+        limits: sparsetune::domain::TokenLimits::default(),
     };
     let hash = sparsetune::domain::Digest::of(b"spt_first");
     assert!(store.insert_token(&StoredToken { token, hash }, 10).await.unwrap());
     start(&[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tokens_limits_are_told_with_what_is_used() {
+    let app = server().await;
+    let limits = json!({"matrices": 1, "queued_jobs": 1, "job_seconds": 5, "max_priority": 3});
+    let secret = app.token(&json!({"name": "team", "limits": limits})).await;
+    let ask = |path: &str| app.with_token(Method::POST, path, &secret);
+    let first = ask("/v1/matrices").body(crate::app::tridiagonal(5)).send().await.unwrap();
+    assert_eq!(first.status(), 201);
+    let matrix: Value = first.json().await.unwrap();
+    let known = ask("/v1/matrices").body(crate::app::tridiagonal(5)).send().await.unwrap();
+    assert_eq!(known.status(), 200);
+    let more = ask("/v1/matrices").body(crate::app::tridiagonal(6)).send().await.unwrap();
+    let more = problem(more, 403, "quota-exceeded").await;
+    assert_eq!((&more["quota"], &more["quota_used"]), (&json!("matrices"), &json!(1.0)));
+    let job = |n: u32, more: Value| {
+        let mut body = crate::app::spmm(&matrix, n);
+        for (name, value) in more.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        ask("/v1/jobs").json(&body).send()
+    };
+    let long = job(1, json!({"search": {"seconds": 6}})).await.unwrap();
+    let long = problem(long, 422, "invalid-body").await;
+    assert_eq!(long["pointer"], "/search/seconds");
+    let urgent = problem(job(1, json!({"priority": 4})).await.unwrap(), 422, "invalid-body").await;
+    assert_eq!(urgent["pointer"], "/priority");
+    let queued: Value = job(1, json!({"priority": 3})).await.unwrap().json().await.unwrap();
+    assert_eq!(queued["search"]["seconds"], 5.0, "{queued}");
+    let full = job(2, json!({})).await.unwrap();
+    assert_eq!(full.headers()["retry-after"], "30");
+    let full = problem(full, 429, "quota-spent").await;
+    assert_eq!((&full["quota"], &full["quota_limit"]), (&json!("queued_jobs"), &json!(1.0)));
+    // Others have their own.
+    let other = app.token(&json!({"name": "other"})).await;
+    let body = crate::app::spmm(&matrix, 2);
+    let asked = app.with_token(Method::POST, "/v1/jobs", &other).json(&body).send().await.unwrap();
+    assert_eq!(asked.status(), 202);
+    let wrong = json!({"name": "x", "limits": {"job_trials": 0}});
+    let wrong = app.with_token(Method::POST, "/v1/tokens", ADMIN).json(&wrong).send().await;
+    assert_eq!(problem(wrong.unwrap(), 422, "invalid-body").await["pointer"], "/limits");
 }

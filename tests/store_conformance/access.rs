@@ -1,7 +1,7 @@
 //! Tokens and the audit log.
 
 use crate::Sqlite;
-use sparsetune::domain::{AuditEntry, Digest, Timestamp, Token};
+use sparsetune::domain::{AuditEntry, Digest, Timestamp, Token, TokenLimits};
 use sparsetune::store::{PageRequest, StoreError, StoredToken};
 
 fn token(name: &str, at: i64) -> StoredToken {
@@ -12,6 +12,11 @@ fn token(name: &str, at: i64) -> StoredToken {
         created_at: Timestamp(at),
         expires_at: (at % 2 == 0).then_some(Timestamp(at + 100)),
         revoked_at: None,
+        limits: TokenLimits {
+            queued_jobs: Some(3),
+            job_seconds: Some(0.5),
+            ..TokenLimits::default()
+        },
     };
     StoredToken { token, hash: Digest::of(format!("{name}{at}").as_bytes()) }
 }

@@ -6,6 +6,7 @@ mod claimed;
 #[path = "../fixture/device.rs"]
 mod device;
 mod durability;
+mod fairness;
 mod jobs;
 mod learning;
 mod leases;
@@ -68,6 +69,9 @@ conform! { Sqlite:
     access::ended_tokens_are_forgotten_in_time,
     access::the_audit_log_is_bounded_and_read_in_pages,
     access::a_token_that_cannot_be_read_admits_nobody,
+    fairness::a_thousand_jobs_of_one_do_not_starve_anothers,
+    fairness::a_higher_priority_comes_first,
+    fairness::a_token_keeps_within_its_limits,
     jobs::an_equal_live_job_is_the_answer,
     jobs::a_job_asked_to_stop_no_longer_answers,
     jobs::idempotency_keys_hold_their_request,

@@ -33,7 +33,7 @@ async fn stored(store: &dyn Store, training: &Training) -> Training {
 }
 
 async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<(Training, Fence)> {
-    let Claim { work, fence } =
+    let Claim { work, fence, .. } =
         store.claim(&Queue::Trainings, owner, lease_ms, u32::MAX).await.unwrap()?;
     Some((work.into_training().unwrap(), fence))
 }

@@ -63,7 +63,7 @@ fn steal(file: std::path::PathBuf, device: DeviceId) -> Stolen {
         let queue = Queue::Device(device);
         let claim = loop {
             // As a worker does, it asks again where the other writer kept it waiting too long.
-            if let Ok(Some(Claim { work: Work::Tune(job), fence })) =
+            if let Ok(Some(Claim { work: Work::Tune(job), fence, .. })) =
                 store.claim(&queue, "thief", 60_000, u32::MAX).await
             {
                 break Claimed { job: *job, fence };

@@ -145,6 +145,7 @@ async fn tune_again(
         dedup_key: request::dedup_key(&request, &plan.device, plan.l2_policy),
         work: jobs::queued(request, &plan.device).into(),
         idempotency: None,
+        priority: 0,
     };
     match store.submit(&again).await {
         Ok(Submission::Created(work) | Submission::Existing(work)) => Ok(Some(format!(

@@ -99,7 +99,7 @@ impl Trainer {
     async fn take_one(&self, stop: &CancellationToken) -> Result<Look, StoreError> {
         let claim = self.service.claim(&Queue::Trainings, &self.owner).await?;
         match claim {
-            Some(Claim { work: Work::Train(training), fence }) => {
+            Some(Claim { work: Work::Train(training), fence, .. }) => {
                 self.run_training(*training, &fence, stop).await
             }
             _ => Ok(Look::Nothing),

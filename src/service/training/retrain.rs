@@ -24,7 +24,7 @@ impl Service {
         if enough == 0 {
             return Ok(Vec::new());
         }
-        let store = &self.inner.store;
+        let store = &self.store;
         let mut queued = Vec::new();
         // The total number first: a scope with fewer trials needs no further check.
         let mut recorded = store.recorded().await?;
@@ -59,7 +59,7 @@ impl Service {
     /// same trials would not suffice again. A model that ships with sparsetune does not count, because it was not
     /// trained on these trials.
     async fn last_trained(&self, scope: &Scope) -> Result<Option<Timestamp>> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let page = PageRequest { after: None, limit: LOOK_BACK };
         let trainings = store.trainings(&page).await?.items;
         let pause_over = Timestamp::now().plus_millis(-PAUSE_MS);

@@ -28,7 +28,7 @@ impl Service {
     }
 
     pub(super) async fn take_models(&self, models: Vec<Shipped>) -> Result<()> {
-        let store = &self.inner.store;
+        let store = &self.store;
         for (model, file) in models {
             match store.learned_model(&model.id).await {
                 Ok(Some(_)) => {}
@@ -68,7 +68,7 @@ impl Service {
     /// is kept.
     async fn stands(&self, Activation { model, .. }: &Activation) -> Result<bool> {
         let Some(id) = model else { return Ok(true) };
-        match self.inner.store.learned_model(id).await {
+        match self.store.learned_model(id).await {
             Ok(card) => Ok(card.is_some_and(|card| {
                 fits(&card) || card.features_version > features::version(card.scope.op)
             })),
@@ -240,11 +240,11 @@ mod tests {
         for id in ["older", "old"] {
             let features_version = features::version(Op::Spmm) - 1;
             let old = LearnedModel { id: ModelId(id.to_owned()), features_version, ..card.clone() };
-            service.inner.store.insert_model(&old, &bytes).await.unwrap();
+            service.store.insert_model(&old, &bytes).await.unwrap();
             let reason = "at that time".to_owned();
             let change =
                 Activation { scope: scope(), model: Some(old.id), reason, at: Timestamp(1) };
-            service.inner.store.activate(&change).await.unwrap();
+            service.store.activate(&change).await.unwrap();
         }
         let reported = async || {
             let all = service.learned_models().await.unwrap().into_iter();
@@ -279,10 +279,10 @@ mod tests {
         let features_version = features::version(Op::Spmm) + 1;
         let id = ModelId("later".to_owned());
         let later = LearnedModel { id: id.clone(), features_version, ..card.clone() };
-        service.inner.store.insert_model(&later, &bytes).await.unwrap();
+        service.store.insert_model(&later, &bytes).await.unwrap();
         let (model, reason) = (Some(id), "by hand".to_owned());
         let change = Activation { scope: scope(), model, reason, at: Timestamp(1) };
-        service.inner.store.activate(&change).await.unwrap();
+        service.store.activate(&change).await.unwrap();
         service.take_models(vec![(card, bytes)]).await.unwrap();
         assert_eq!(service.activations(&scope(), 9).await.unwrap(), [change]);
         assert_eq!(service.learned_models().await.unwrap().len(), 2);

@@ -5,7 +5,7 @@ use super::device_lock::{Asked, DeviceLock};
 use super::recorder::Recorder;
 use super::session::{Ended, Session};
 use super::watch::job_span;
-use crate::domain::{Device, Job, Work};
+use crate::domain::{Caller, Device, Job, Work};
 use crate::pool::{Evaluator, PoolError};
 use crate::service::lease::{LeaseKeeper, LeaseSignals};
 use crate::service::{Service, ServiceError};
@@ -88,13 +88,13 @@ impl Worker {
     async fn take_one(&mut self, shutdown: &CancellationToken) -> Result<bool, StoreError> {
         let queue = Queue::Device(self.device.id.clone());
         // The queue of a device has jobs alone.
-        let Some(Claim { work: Work::Tune(job), fence }) =
+        let Some(Claim { work: Work::Tune(job), fence, by }) =
             self.service.claim(&queue, &self.owner).await?
         else {
             return Ok(false);
         };
         let span = job_span(&job, &self.device);
-        let ended = self.run_job(*job, fence, shutdown).instrument(span).await?;
+        let ended = self.run_job((*job, by), fence, shutdown).instrument(span).await?;
         if let Ended::DeviceGone(detail) = ended {
             self.wait_for_device(detail, shutdown).await;
         }
@@ -169,13 +169,15 @@ impl Worker {
 
     async fn run_job(
         &mut self,
-        job: Job,
+        (job, by): (Job, Caller),
         fence: Fence,
         shutdown: &CancellationToken,
     ) -> Result<Ended, StoreError> {
+        // What the job reads and stores is its owner's.
+        let service = self.service.on_behalf_of(&by);
         let signals = LeaseSignals::new(shutdown);
         let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
-        let recorder = Recorder::resume(self.service.clone(), job, fence).await?;
+        let recorder = Recorder::resume(service.clone(), job, fence).await?;
         let lock = self.lock_device(&recorder, &signals).await;
         if self.disturbed
             && lock.is_some()
@@ -185,7 +187,7 @@ impl Worker {
             tracing::warn!(%error, device = %self.device.id, "the device's bandwidth could not be measured again");
         }
         let session = Session {
-            service: self.service.clone(),
+            service,
             evaluator: &mut self.evaluator,
             device: &self.device,
             recorder,

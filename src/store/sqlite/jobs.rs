@@ -2,7 +2,7 @@
 
 use super::codec;
 use super::rows::{Columns, WorkRow, work_columns};
-use super::{SqliteStore, endings, events, leases};
+use super::{SqliteStore, endings, events, leases, quotas};
 use crate::domain::{Digest, Event, EventKind, JobId, JobState, Timestamp, Work, WorkKind};
 use crate::store::{
     Change, Claim, Fence, Finish, JobFilter, Jobs, NewWork, Page, PageRequest, Queue, Renewal,
@@ -31,7 +31,10 @@ impl Jobs for SqliteStore {
         }
         let submission = match live_twin(&mut tx, &new.dedup_key).await? {
             Some(work) => Submission::Existing(work),
-            None => Submission::Created(insert(&mut tx, new).await?),
+            None => {
+                quotas::may_queue(&mut tx, self.caller.as_deref(), &new.work, self.now()).await?;
+                Submission::Created(insert(&mut tx, self, new).await?)
+            }
         };
         if let (Some((key, request)), Submission::Created(work) | Submission::Existing(work)) =
             (&new.idempotency, &submission)
@@ -229,12 +232,13 @@ async fn live_twin(tx: &mut SqliteConnection, dedup_key: &str) -> Result<Option<
     row.map(WorkRow::work).transpose()
 }
 
-async fn insert(tx: &mut SqliteConnection, new: &NewWork) -> Result<Work> {
+async fn insert(tx: &mut SqliteConnection, store: &SqliteStore, new: &NewWork) -> Result<Work> {
+    let namespace = store.caller.as_ref().map(|caller| caller.namespace.clone());
     let columns = Columns::of(&new.work)?;
     let row: Option<WorkRow> = sqlx::query_as(concat!(
         "INSERT INTO jobs (id, kind, device, matrix, version, request, dedup_key, state, stage, total, detail, created_at,
-             last_seq)
-         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, 1
+             token, namespace, priority, last_seq)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, ?12, ?13, ?14, 1
          WHERE ?4 IS NULL OR EXISTS (SELECT 1 FROM matrices WHERE digest = ?4)
          RETURNING ",
         work_columns!()
@@ -250,6 +254,9 @@ async fn insert(tx: &mut SqliteConnection, new: &NewWork) -> Result<Work> {
     .bind(columns.total)
     .bind(columns.detail)
     .bind(new.work.created_at().0)
+    .bind(store.token())
+    .bind(namespace.unwrap_or_default().as_str())
+    .bind(new.priority)
     .fetch_optional(&mut *tx)
     .await?;
     // Only work that needs a matrix can be refused here.

@@ -28,15 +28,25 @@ pub(super) const WAITING: &str = concat!(
     ")) LIMIT 1"
 );
 
-const TAKE: &str = concat!(
-    "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2, lease_ms = ?6,
-         attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
-     WHERE id = (
-         SELECT id FROM jobs WHERE kind = ?4 AND device IS ?5 AND state IN ('queued', 'running')
+/// Turns are fair among tokens: after the priority, the one that has searched least lately comes first. What was searched counts less
+/// the longer ago it ended, and nothing after an hour; a job counts as a second at least, so that a row of failures is no free ride.
+pub(super) const TAKE: &str = concat!(
+    "WITH waiting AS MATERIALIZED (
+         SELECT id, token, priority, created_at FROM jobs WHERE kind = ?4 AND device IS ?5 AND state IN ('queued', 'running')
          AND (state = 'queued' OR (state = 'running' AND ",
     expired!(),
-    "))
-         ORDER BY created_at, id LIMIT 1)
+    "))),
+     shares AS MATERIALIZED (
+         SELECT token, (
+             SELECT COALESCE(SUM(MAX(search_seconds, 1.0) * (1.0 - COALESCE(MAX(?3 - finished_at, 0), 0) / 3600000.0)), 0.0)
+             FROM jobs used WHERE used.token IS whose.token AND used.state <> 'queued'
+                 AND (used.finished_at IS NULL OR used.finished_at > ?3 - 3600000)) AS seconds
+         FROM (SELECT DISTINCT token FROM waiting) whose)
+     UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2, lease_ms = ?6,
+         attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
+     WHERE id = (
+         SELECT id FROM waiting JOIN shares ON shares.token IS waiting.token
+         ORDER BY priority DESC, seconds, created_at, id LIMIT 1)
      RETURNING ",
     work_columns!()
 );
@@ -76,11 +86,12 @@ pub(super) async fn claim(
             .await?;
         let Some(row) = row else { break None };
         let (id, epoch) = (row.id(), row.epoch);
-        match row.announce(&mut tx).await {
-            Ok(work) => {
+        let by = row.by();
+        match row.announce(&mut tx).await.and_then(|work| Ok((work, by?))) {
+            Ok((work, by)) => {
                 changes.push(Change::Job(id.clone()));
                 let fence = Fence { job: id, owner: owner.to_owned(), epoch };
-                break Some(Claim { work, fence });
+                break Some(Claim { work, fence, by });
             }
             // Otherwise every claim would fail at this row, and the queue would be stuck.
             Err(error @ StoreError::Corrupt { .. }) => {

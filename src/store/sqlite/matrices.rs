@@ -2,7 +2,7 @@
 
 use super::codec::{self, Stored, decode, encode};
 use super::file_lock::{FileLock, Serial};
-use super::{PUBLISHING_PATIENCE, SqliteStore, upkeep};
+use super::{PUBLISHING_PATIENCE, SqliteStore, quotas, upkeep};
 use crate::domain::{Digest, Matrix};
 use crate::store::{Guard, Matrices, MatrixQuery, Page, PageRequest, Result, StoreError};
 use async_trait::async_trait;
@@ -67,21 +67,30 @@ impl Matrices for SqliteStore {
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
         let facts = encode(matrix)?;
         let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
-             VALUES (?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
+        let known: Option<i64> = sqlx::query_scalar("SELECT 1 FROM matrices WHERE digest = ?")
+            .bind(&matrix.digest.as_bytes()[..])
+            .fetch_optional(&mut *tx)
+            .await?;
+        if known.is_some() {
+            return Ok(false);
+        }
+        quotas::may_store(&mut tx, self.caller.as_deref(), matrix).await?;
+        sqlx::query(
+            "INSERT INTO matrices (digest, pattern_digest, created_at, version, facts, token, charged)
+             VALUES (?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&matrix.digest.as_bytes()[..])
         .bind(&matrix.pattern_digest.as_bytes()[..])
         .bind(matrix.created_at.0)
         .bind(Matrix::VERSION)
         .bind(facts)
+        .bind(self.token())
+        .bind(i64::try_from(matrix.charged_bytes()).unwrap_or(i64::MAX))
         .execute(&mut *tx)
         .await?;
-        let new = done.rows_affected() == 1;
-        let revision = if new { Some(upkeep::revise(&mut tx).await?) } else { None };
-        tx.commit(revision).await?;
-        Ok(new)
+        let revision = upkeep::revise(&mut tx).await?;
+        tx.commit([revision]).await?;
+        Ok(true)
     }
 
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {

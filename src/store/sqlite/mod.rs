@@ -16,6 +16,7 @@ mod matrices;
 mod models;
 mod plans;
 mod quality;
+mod quotas;
 mod retaining;
 mod rows;
 #[cfg(test)]
@@ -25,7 +26,7 @@ mod trials;
 mod upkeep;
 
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full, private};
-use crate::domain::Timestamp;
+use crate::domain::{Caller, Timestamp, TokenName};
 use file_lock::{FileLock, Serial};
 use serde::Deserialize;
 use sqlx::migrate::{MigrateError, Migrator};
@@ -92,6 +93,8 @@ pub struct SqliteStore {
     listeners: Listeners,
     now: fn() -> Timestamp,
     file: Arc<Path>,
+    /// On whose behalf; `None` for the service's own work.
+    caller: Option<Arc<Caller>>,
 }
 
 impl SqliteStore {
@@ -146,7 +149,12 @@ impl SqliteStore {
             .connect_with(options.read_only(true))
             .await?;
         let (listeners, file) = (Listeners::default(), path.into());
-        Ok(Self { writer, readers, listeners, now: limits.now, file })
+        Ok(Self { writer, readers, listeners, now: limits.now, file, caller: None })
+    }
+
+    /// The name of the caller's token.
+    fn token(&self) -> Option<&str> {
+        self.caller.as_ref()?.token.as_ref().map(TokenName::as_str)
     }
 
     /// Takes the write lock immediately: a transaction that begins with a read could fail at its first write.
@@ -157,6 +165,10 @@ impl SqliteStore {
 }
 
 impl super::Store for SqliteStore {
+    fn on_behalf_of(&self, caller: &Caller) -> Arc<dyn super::Store> {
+        Arc::new(Self { caller: Some(Arc::new(caller.clone())), ..self.clone() })
+    }
+
     fn listen(&self, listener: &Arc<dyn Listener>) {
         self.listeners.add(listener);
     }

@@ -4,8 +4,8 @@ use super::codec::{self, Stored, decode, encode};
 use super::events;
 use crate::domain::job::Progress;
 use crate::domain::{
-    DeviceId, Job, JobId, JobRequest, ModelId, PlanId, Timestamp, TrainRequest, Training, Work,
-    WorkKind,
+    Caller, DeviceId, Job, JobId, JobRequest, ModelId, PlanId, Timestamp, TrainRequest, Training,
+    Work, WorkKind,
 };
 use crate::store::{Result, StoreError};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use sqlx::SqliteConnection;
 macro_rules! work_columns {
     () => {
         "id, kind, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
-         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail"
+         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace"
     };
 }
 pub(super) use work_columns;
@@ -44,6 +44,8 @@ pub(super) struct WorkRow {
     pub(super) epoch: i64,
     last_seq: i64,
     detail: Option<String>,
+    token: Option<String>,
+    namespace: String,
 }
 
 /// Fields that only trainings have, stored as JSON.
@@ -64,6 +66,15 @@ impl WorkRow {
 
     pub(super) fn is_training(&self) -> bool {
         self.kind == WorkKind::Train.name()
+    }
+
+    /// On whose behalf the work was submitted. What its token was permitted has been judged then.
+    pub(super) fn by(&self) -> Result<Caller> {
+        let token = self.token.as_deref().map(str::parse).transpose();
+        let token = token.map_err(|error| codec::corrupt("job token", error))?;
+        let namespace =
+            self.namespace.parse().map_err(|error| codec::corrupt("job namespace", error))?;
+        Ok(Caller::owner(token, namespace))
     }
 
     pub(super) fn work(self) -> Result<Work> {

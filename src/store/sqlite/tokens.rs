@@ -15,6 +15,7 @@ struct TokenRow {
     created_at: i64,
     expires_at: Option<i64>,
     revoked_at: Option<i64>,
+    limits: String,
 }
 
 impl TokenRow {
@@ -30,6 +31,7 @@ impl TokenRow {
             created_at: Timestamp(self.created_at),
             expires_at: self.expires_at.map(Timestamp),
             revoked_at: self.revoked_at.map(Timestamp),
+            limits: codec::decode_part("token limits", &self.limits)?,
         };
         Ok(StoredToken { token, hash })
     }
@@ -50,8 +52,8 @@ impl Tokens for SqliteStore {
             )));
         }
         let done = sqlx::query(
-            "INSERT INTO tokens (hash, name, scopes, namespace, created_at, expires_at)
-             VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO tokens (hash, name, scopes, namespace, created_at, expires_at, limits)
+             VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         )
         .bind(&hash.as_bytes()[..])
         .bind(token.name.as_str())
@@ -59,6 +61,7 @@ impl Tokens for SqliteStore {
         .bind(token.namespace.as_str())
         .bind(token.created_at.0)
         .bind(token.expires_at.map(|end| end.0))
+        .bind(codec::encode_part("token limits", &token.limits)?)
         .execute(&mut *tx)
         .await?;
         if done.rows_affected() == 0 {
@@ -71,7 +74,7 @@ impl Tokens for SqliteStore {
 
     async fn tokens(&self) -> Result<Vec<StoredToken>> {
         let rows: Vec<TokenRow> = sqlx::query_as(
-            "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at FROM tokens
+            "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits FROM tokens
              ORDER BY created_at DESC, hash DESC",
         )
         .fetch_all(&self.readers)
@@ -91,7 +94,7 @@ impl Tokens for SqliteStore {
         let mut tx = self.begin().await?;
         let row: Option<TokenRow> = sqlx::query_as(
             "UPDATE tokens SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL
-             RETURNING hash, name, scopes, namespace, created_at, expires_at, revoked_at",
+             RETURNING hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits",
         )
         .bind(at.0)
         .bind(name.as_str())

@@ -1,0 +1,87 @@
+//! The limits of tokens: judged in the transaction that would exceed them.
+
+use super::codec;
+use crate::domain::{Caller, Matrix, QuotaExceeded, Timestamp, Work};
+use crate::store::{Result, StoreError};
+use sqlx::SqliteConnection;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Budgets of jobs that have not ended count in full, so that the sum cannot be exceeded later.
+pub(super) const SPENT: &str = "SELECT COALESCE(SUM(CASE WHEN finished_at IS NULL
+         THEN MAX(COALESCE(request ->> '$.search.seconds', 0.0), search_seconds) ELSE search_seconds END), 0.0) FROM jobs
+     WHERE token = ?1 AND kind = 'tune' AND (finished_at IS NULL OR finished_at > ?2)";
+
+fn within(
+    quota: &'static str,
+    limit: Option<f64>,
+    used: f64,
+    need: f64,
+    passes: bool,
+) -> Result<()> {
+    match limit.filter(|limit| used + need > *limit) {
+        Some(limit) => Err(StoreError::Quota(QuotaExceeded { quota, limit, used, need, passes })),
+        None => Ok(()),
+    }
+}
+
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Whether the caller may queue this job now.
+pub(super) async fn may_queue(
+    tx: &mut SqliteConnection,
+    caller: Option<&Caller>,
+    work: &Work,
+    now: Timestamp,
+) -> Result<()> {
+    let (Some(caller), Work::Tune(job)) = (caller, work) else { return Ok(()) };
+    let Some(token) = &caller.token else { return Ok(()) };
+    let limits = &caller.limits;
+    if limits.queued_jobs.is_some() {
+        let queued: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM jobs WHERE token = ? AND state = 'queued'")
+                .bind(token.as_str())
+                .fetch_one(&mut *tx)
+                .await?;
+        let queued = float(codec::count("queued jobs", queued)?);
+        within("queued_jobs", limits.queued_jobs.map(float), queued, 1.0, true)?;
+    }
+    if limits.search_seconds_per_day.is_some() {
+        let used: f64 = sqlx::query_scalar(SPENT)
+            .bind(token.as_str())
+            .bind(now.plus_millis(-DAY_MS).0)
+            .fetch_one(&mut *tx)
+            .await?;
+        let need = job.request.search.seconds.unwrap_or(0.0);
+        within("search_seconds_per_day", limits.search_seconds_per_day, used, need, true)?;
+    }
+    Ok(())
+}
+
+/// Whether the caller may store this matrix as well.
+pub(super) async fn may_store(
+    tx: &mut SqliteConnection,
+    caller: Option<&Caller>,
+    matrix: &Matrix,
+) -> Result<()> {
+    let Some((caller, token)) = caller.and_then(|caller| Some((caller, caller.token.as_ref()?)))
+    else {
+        return Ok(());
+    };
+    let limits = &caller.limits;
+    if limits.matrices.is_none() && limits.stored_bytes.is_none() {
+        return Ok(());
+    }
+    let (count, bytes): (i64, i64) =
+        sqlx::query_as("SELECT count(*), COALESCE(SUM(charged), 0) FROM matrices WHERE token = ?")
+            .bind(token.as_str())
+            .fetch_one(&mut *tx)
+            .await?;
+    let count = float(codec::count("matrices", count)?);
+    within("matrices", limits.matrices.map(float), count, 1.0, false)?;
+    let bytes = float(codec::count("bytes of matrices", bytes)?);
+    let need = float(matrix.charged_bytes());
+    within("stored_bytes", limits.stored_bytes.map(float), bytes, need, false)
+}

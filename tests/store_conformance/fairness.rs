@@ -1,0 +1,150 @@
+//! Turns among tokens, priorities, and the limits of tokens.
+
+use crate::Sqlite;
+use crate::words::*;
+use sparsetune::domain::{Caller, DeviceId, JobState, Namespace, TokenLimits, Work};
+use sparsetune::store::{Claim, NewWork, Queue, Store, StoreError, Submission};
+use std::sync::Arc;
+
+fn on_behalf_of(store: &Arc<dyn Store>, token: &str, limits: TokenLimits) -> Arc<dyn Store> {
+    let token = Some(token.parse().unwrap());
+    store.on_behalf_of(&Caller { limits, ..Caller::owner(token, Namespace::default()) })
+}
+
+fn seconds(new: &mut NewWork, budget: f64) {
+    if let Work::Tune(job) = &mut new.work {
+        job.request.search.seconds = Some(budget);
+    }
+}
+
+/// Claims the next job, says that it took so many seconds of search, and ends it; gives whose it was and which.
+async fn turn(store: &dyn Store, took: f64) -> Option<(String, i64)> {
+    let queue = Queue::Device(DeviceId("cpu".to_owned()));
+    let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap()?;
+    let whose = claim.by.token.as_ref().map(ToString::to_string).unwrap_or_default();
+    Some((whose, end(store, claim, took).await))
+}
+
+async fn end(store: &dyn Store, claim: Claim, took: f64) -> i64 {
+    let Claim { work: Work::Tune(job), fence, .. } = claim else { panic!("a training") };
+    let mut finish = ended(&job, JobState::Failed, None);
+    if let Work::Tune(job) = &mut finish.work {
+        job.search_seconds = took;
+        job.finished_at = Some(sparsetune::domain::Timestamp::now());
+    }
+    store.finish(&fence, &finish).await.unwrap();
+    job.created_at.0
+}
+
+/// A turn that takes 30 seconds for the greedy one, and 10 for the other.
+async fn by_whose(store: &dyn Store) -> String {
+    let queue = Queue::Device(DeviceId("cpu".to_owned()));
+    let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
+    let greedy = claim.by.token.as_ref().is_some_and(|token| token.as_str() == "greedy");
+    end(store, claim, if greedy { 30.0 } else { 10.0 }).await;
+    if greedy { "g" } else { "m" }.to_owned()
+}
+
+pub async fn a_thousand_jobs_of_one_do_not_starve_anothers(harness: &Sqlite) {
+    let store = harness.open().await;
+    let matrix = matrix("m", 1);
+    store.insert_matrix(&matrix).await.unwrap();
+    let greedy = on_behalf_of(&store, "greedy", TokenLimits::default());
+    let modest = on_behalf_of(&store, "modest", TokenLimits::default());
+    for at in 0..1000 {
+        greedy.submit(&new_job(&matrix, &format!("g{at}"), at)).await.unwrap();
+    }
+    assert_eq!(turn(&*store, 30.0).await, Some(("greedy".to_owned(), 0)));
+    // Submitted last of all, and next in turn.
+    modest.submit(&new_job(&matrix, "m1", 5000)).await.unwrap();
+    assert_eq!(turn(&*store, 10.0).await, Some(("modest".to_owned(), 5000)));
+    // From now on by the seconds that each has searched: three of 10 seconds for one of 30.
+    for at in 5001..5007 {
+        modest.submit(&new_job(&matrix, &format!("m{at}"), at)).await.unwrap();
+    }
+    let mut turns = String::new();
+    for _ in 0..8 {
+        turns.push_str(&by_whose(&*store).await);
+    }
+    // 30 to 10 seconds so far: the modest one catches up, and then has three turns for each of the other.
+    assert_eq!(turns, "mmgmmmgm");
+    // Jobs of one token stay in their order, and those that fail at once are no free rides.
+    let mut last = 0;
+    for _ in 0..5 {
+        let (whose, at) = turn(&*store, 0.0).await.unwrap();
+        if whose == "greedy" {
+            assert!(at > last);
+            last = at;
+        }
+    }
+}
+
+pub async fn a_higher_priority_comes_first(harness: &Sqlite) {
+    let store = harness.open().await;
+    let matrix = matrix("m", 1);
+    store.insert_matrix(&matrix).await.unwrap();
+    let one = on_behalf_of(&store, "one", TokenLimits::default());
+    for (at, priority) in [(1, -5), (2, 0), (3, 7), (4, 7)] {
+        let new = NewWork { priority, ..new_job(&matrix, &at.to_string(), at) };
+        let whose = if at == 2 { &store } else { &one };
+        assert!(matches!(whose.submit(&new).await.unwrap(), Submission::Created(_)));
+    }
+    let mut order = Vec::new();
+    while let Some((_, at)) = turn(&*store, 5.0).await {
+        order.push(at);
+    }
+    assert_eq!(order, [3, 4, 2, 1]);
+}
+
+fn exceeded<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> (&'static str, f64, bool) {
+    match answer {
+        Err(StoreError::Quota(quota)) => (quota.quota, quota.used, quota.passes),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn a_token_keeps_within_its_limits(harness: &Sqlite) {
+    let store = harness.open().await;
+    let bytes = matrix("a", 1).charged_bytes();
+    let limits = TokenLimits {
+        matrices: Some(2),
+        stored_bytes: Some(3 * bytes),
+        queued_jobs: Some(2),
+        search_seconds_per_day: Some(100.0),
+        ..TokenLimits::default()
+    };
+    let own = on_behalf_of(&store, "own", limits.clone());
+    let (a, b, c) = (matrix("a", 1), matrix("b", 2), matrix("c", 3));
+    assert!(own.insert_matrix(&a).await.unwrap() && own.insert_matrix(&b).await.unwrap());
+    assert_eq!(exceeded(own.insert_matrix(&c).await), ("matrices", 2.0, false));
+    assert!(!own.insert_matrix(&a).await.unwrap(), "what is known takes no room");
+    let narrow = TokenLimits { stored_bytes: Some(2 * bytes), matrices: None, ..limits };
+    let narrow = on_behalf_of(&store, "own", narrow);
+    assert_eq!(exceeded(narrow.insert_matrix(&c).await).0, "stored_bytes");
+    assert!(store.insert_matrix(&c).await.unwrap(), "nobody's");
+    assert!(own.delete_matrix(&b.digest).await.unwrap());
+    assert!(own.insert_matrix(&b).await.unwrap());
+
+    let job = |dedup: &str, budget: f64| {
+        let mut new = new_job(&a, dedup, 1);
+        seconds(&mut new, budget);
+        new
+    };
+    own.submit(&job("1", 60.0)).await.unwrap();
+    // Budgets of jobs that have not ended count.
+    let spent = exceeded(own.submit(&job("2", 50.0)).await);
+    assert_eq!(spent, ("search_seconds_per_day", 60.0, true));
+    own.submit(&job("2", 40.0)).await.unwrap();
+    assert_eq!(exceeded(own.submit(&job("3", 1.0)).await), ("queued_jobs", 2.0, true));
+    assert!(matches!(own.submit(&job("1", 60.0)).await.unwrap(), Submission::Existing(_)));
+    // Another token of the same name as before a rotation has the same use; others have their own.
+    on_behalf_of(&store, "other", TokenLimits { queued_jobs: Some(1), ..TokenLimits::default() })
+        .submit(&job("4", 60.0))
+        .await
+        .unwrap();
+    // Ended, they count with what they took.
+    while turn(&*store, 20.0).await.is_some() {}
+    own.submit(&job("5", 60.0)).await.unwrap();
+    let spent = exceeded(own.submit(&job("6", 1.0)).await);
+    assert_eq!(spent, ("search_seconds_per_day", 100.0, true));
+}
