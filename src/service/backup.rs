@@ -75,6 +75,8 @@ pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
     close_to_others(to).map_err(folder)?;
     let copy = to.join(DATABASE);
     let of_copy = |source| BackupError::Store { path: copy.clone(), source };
+    // SQLite writes into an empty file as into a new one.
+    private::file(&copy).map_err(folder)?;
     SqliteStore::copy(store, &copy)
         .await
         .map_err(|source| BackupError::Store { path: store.to_owned(), source })?;
@@ -158,7 +160,7 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
     let beside = |source| BackupError::Folder { path: staged.clone(), source };
     // Of a restoration that was interrupted.
     clear(&staged).map_err(beside)?;
-    std::fs::copy(from.join(DATABASE), &staged).map_err(beside)?;
+    private_copy(&from.join(DATABASE), &staged).map_err(beside)?;
     let of_staged = |source| BackupError::Store { path: staged.clone(), source };
     let database = SqliteStore::open(&staged).await.map_err(of_staged)?;
     if let Some(fault) = database.faults().await.map_err(of_staged)?.into_iter().next() {
@@ -185,6 +187,12 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
     target.give_to(&manifest.store).map_err(folder)?;
     clear(&staged).map_err(beside)?;
     Ok(manifest)
+}
+
+/// Copies a file whatever its permissions are to one that only its owner may use.
+fn private_copy(from: &Path, to: &Path) -> io::Result<()> {
+    private::file(to)?;
+    io::copy(&mut File::open(from)?, &mut File::options().write(true).open(to)?).map(drop)
 }
 
 /// What SQLite keeps beside a database.

@@ -6,6 +6,7 @@ use sparsetune::service::ServiceSettings;
 use sparsetune::service::backup::{BackupError, Manifest, Target, backup, restore};
 use sparsetune::service::checkup::checkup;
 use sparsetune::store::pairing::{self, OpenError};
+use sparsetune::store::private;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +48,7 @@ async fn a_backup_under_load_is_whole_and_becomes_a_store() {
     let made = backup(&store, &blobs, &saved).await.unwrap();
     stop.store(true, Ordering::Relaxed);
     writing.await.unwrap();
+    assert_eq!(private::exposed(&saved.join("sparsetune.db")), None);
     assert!(made.blobs >= 10 && made.without.is_empty(), "{made:?}");
     assert!(matches!(backup(&store, &blobs, &saved).await, Err(BackupError::NotEmpty(_))));
 

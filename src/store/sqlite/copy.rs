@@ -10,7 +10,7 @@ use std::path::Path;
 const MOST: usize = 20;
 
 impl SqliteStore {
-    /// Writes the database as it stands, in one consistent state, to a file that must not exist. Others may write meanwhile. The
+    /// Writes the database as it stands, in one consistent state, to a file that is empty or does not exist. Others may write meanwhile. The
     /// database is not migrated.
     pub async fn copy(from: &Path, to: &Path) -> Result<()> {
         let target = to

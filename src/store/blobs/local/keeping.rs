@@ -36,7 +36,7 @@ impl LocalBlobs {
         staged.as_file().sync_all()?;
         staged.persist(self.root.join(OWNER)).map_err(|failed| failed.error)?;
         match std::fs::remove_file(self.root.join(FILLING)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => File::open(&*self.root)?.sync_all(),
         }
     }
