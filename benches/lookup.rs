@@ -1,7 +1,8 @@
-//! Load on `GET /v1/plans?...` for a known plan, beside a bare axum handler that returns the same bytes.
+//! Load on `GET /v1/plans?...`: for one known plan, beside a bare axum handler that returns the same bytes, and for many plans, each
+//! asked for once (no cache can know the answer), then again in another order.
 //!
-//! Server and load generator share the machine and alternate between the two routers, so whatever slows one slows both.
-//! Run with `cargo bench --bench lookup`; arguments after `--`: seconds a round, connections.
+//! Server and load generator share the machine and alternate between the routers, so whatever slows one slows all.
+//! Run with `cargo bench --bench lookup`; arguments after `--`: seconds a round, connections, plans.
 
 use axum::Router;
 use axum::http::header;
@@ -9,8 +10,8 @@ use axum::routing::get;
 use bytes::Bytes;
 use sparsetune::cli::config::Config;
 use sparsetune::cli::serve::{Running, start};
-use sparsetune::domain::{Job, JobRequest, JobState, Plan, PlanId, Search};
-use sparsetune::store::{Finish, Queue};
+use sparsetune::domain::{Digest, Job, JobRequest, JobState, Matrix, Plan, PlanId, Search};
+use sparsetune::store::{Finish, MatrixQuery, PageRequest, Queue, StoredBundle};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,6 +28,7 @@ fn main() -> Result<(), Error> {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let seconds = Duration::from_secs(numbers.next().unwrap_or(5));
     let connections = numbers.next().unwrap_or(32) as usize;
+    let plans = numbers.next().unwrap_or(20_000) as usize;
 
     let servers = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let clients = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -39,7 +41,7 @@ fn main() -> Result<(), Error> {
         "{} bytes a body, {connections} connections, {ROUNDS} rounds of {seconds:?} each",
         body.len()
     );
-    println!("{:<12} {:>12} {:>10} {:>10}", "", "requests/s", "p50 us", "p99 us");
+    println!("{:<12} {:>12} {:>10} {:>10} {:>10}", "", "requests/s", "p50 us", "p99 us", "max us");
     let (mut lookups, mut bares) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         bares.push(clients.block_on(load(bare, path.clone(), connections, seconds))?);
@@ -53,7 +55,73 @@ fn main() -> Result<(), Error> {
     let bare = tell("bare axum", &mut bares);
     let lookup = tell("lookup", &mut lookups);
     println!("the lookup reaches {:.2} of the bare handler's rate", lookup / bare);
+
+    let seeded = Instant::now();
+    let mut paths = servers.block_on(seed(&running, plans))?;
+    println!("{plans} plans stored in {:.1} s", seeded.elapsed().as_secs_f64());
+    println!("{:<12} {:>12} {:>10} {:>10} {:>10}", "", "requests/s", "p50 us", "p99 us", "max us");
+    let (mut first, mut again) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        // Another change of the store outdates all answers.
+        servers.block_on(seed_one(&running, plans + round))?;
+        first.push(clients.block_on(once_each(running.address, &paths, connections))?);
+        // Each connection asks for what another one asked for.
+        paths.reverse();
+        again.push(clients.block_on(once_each(running.address, &paths, connections))?);
+    }
+    tell("first asked", &mut first);
+    tell("asked again", &mut again);
     Ok(())
+}
+
+/// Stores plans of as many patterns, and gives the paths that find them.
+async fn seed(running: &Running, plans: usize) -> Result<Vec<String>, Error> {
+    let mut paths = Vec::with_capacity(plans);
+    for number in 0..plans {
+        paths.push(seed_one(running, number).await?);
+    }
+    Ok(paths)
+}
+
+async fn seed_one(running: &Running, number: usize) -> Result<String, Error> {
+    let plan: Plan = serde_json::from_str(include_str!("../tests/http/plan.json"))?;
+    let store = running.service.store();
+    let stored = store.matrices(&MatrixQuery::All, &PageRequest::first(1)).await?.items;
+    let facts = stored.into_iter().next().ok_or("no matrix")?;
+    let digest = Digest::of(format!("matrix {number}").as_bytes());
+    let pattern_digest = Digest::of(format!("pattern {number}").as_bytes());
+    let plan = Plan { id: PlanId::fresh(), matrix: digest, pattern_digest, ..plan };
+    let facts = Matrix { digest, pattern_digest, ..facts };
+    let bundle = StoredBundle {
+        plan: plan.id.clone(),
+        without_values: false,
+        blob: digest,
+        bytes: 1,
+        sha256: [0; 32],
+        imported: true,
+        created_at: plan.created_at,
+    };
+    store.import_plan(&plan, &facts, &bundle).await?;
+    Ok(format!("/v1/plans?matrix={digest}&op=spmm&n=32&dtype=f32&layout=row&device=cpu"))
+}
+
+/// Each path once, dealt to the connections in turn.
+async fn once_each(
+    address: SocketAddr,
+    paths: &[String],
+    connections: usize,
+) -> Result<Round, Error> {
+    let began = Instant::now();
+    let mut clients = JoinSet::new();
+    for first in 0..connections {
+        let own: Vec<String> = paths.iter().skip(first).step_by(connections).cloned().collect();
+        clients.spawn(client(address, own.into_iter(), None));
+    }
+    let mut times_ns = Vec::new();
+    while let Some(done) = clients.join_next().await {
+        times_ns.extend(done??);
+    }
+    Ok(Round { elapsed: began.elapsed(), times_ns })
 }
 
 /// The real server with one plan, and the path that finds it.
@@ -115,7 +183,7 @@ async fn load(
     let began = Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..connections {
-        clients.spawn(client(address, path.clone(), began + seconds));
+        clients.spawn(client(address, std::iter::repeat(path.clone()), Some(began + seconds)));
     }
     let mut times_ns = Vec::new();
     while let Some(done) = clients.join_next().await {
@@ -125,15 +193,19 @@ async fn load(
 }
 
 /// One kept connection, one request at a time. The client is minimal: its cost slows both servers alike.
-async fn client(address: SocketAddr, path: String, until: Instant) -> Result<Vec<u64>, Error> {
+async fn client(
+    address: SocketAddr,
+    paths: impl Iterator<Item = String>,
+    until: Option<Instant>,
+) -> Result<Vec<u64>, Error> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let (mut buffer, mut times_ns) = (vec![0; 64 << 10], Vec::new());
-    loop {
+    for path in paths {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let sent = Instant::now();
-        if sent >= until {
-            return Ok(times_ns);
+        if until.is_some_and(|until| sent >= until) {
+            break;
         }
         stream.write_all(request.as_bytes()).await?;
         let (mut filled, mut whole) = (0, usize::MAX);
@@ -147,8 +219,10 @@ async fn client(address: SocketAddr, path: String, until: Instant) -> Result<Vec
                 whole = length(&buffer[..filled]).unwrap_or(usize::MAX);
             }
         }
+        assert!(memchr::memmem::find(&buffer[..filled], b"\"exact\"").is_some(), "{path}");
         times_ns.push(sent.elapsed().as_nanos() as u64);
     }
+    Ok(times_ns)
 }
 
 /// Bytes of the whole answer, once its head has arrived.
@@ -168,6 +242,6 @@ fn tell(name: &str, rounds: &mut [Round]) -> f64 {
     round.times_ns.sort_unstable();
     let at = |q: f64| round.times_ns[((round.times_ns.len() - 1) as f64 * q) as usize] as f64 / 1e3;
     let (p50, p99, rate) = (at(0.5), at(0.99), rate(round));
-    println!("{name:<12} {rate:>12.0} {p50:>10.1} {p99:>10.1}");
+    println!("{name:<12} {rate:>12.0} {p50:>10.1} {p99:>10.1} {:>10.1}", at(1.0));
     rate
 }

@@ -6,6 +6,7 @@ mod sanity;
 use crate::domain::Clock;
 use crate::domain::retention::{Rule, Rules};
 use crate::evaluator::fence::Fence;
+use crate::service::webhooks::address::Network;
 use crate::store::Synchronous;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,6 +33,7 @@ pub struct Config {
     pub evaluator: Evaluator,
     pub log: Log,
     pub telemetry: Telemetry,
+    pub webhooks: Webhooks,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -150,6 +152,7 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct Lookup {
     pub measure_misses: bool,
+    pub cache_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -201,6 +204,20 @@ pub struct Log {
 pub struct Telemetry {
     otlp_endpoint: String,
     pub sample: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    allow: Vec<String>,
+    pub retry_s: f64,
+}
+
+impl Webhooks {
+    /// The networks that are permitted, or what is wrong with one of them.
+    pub fn allowed(&self) -> Result<Vec<Network>, String> {
+        self.allow.iter().map(|text| text.parse()).collect()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]

@@ -7,6 +7,7 @@ use crate::http::{
     Access, App, Attempts, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without,
 };
 use crate::service::training::Trainer;
+use crate::service::webhooks::WebhookSettings;
 use crate::service::{
     BudgetLimits, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits,
     jobs_bytes, reading_bytes,
@@ -137,6 +138,7 @@ where
     let tasks = TaskTracker::new();
     tasks.spawn(server.run(app));
     tasks.spawn(service.clone().upkeep(shutdown.clone()));
+    tasks.spawn(service.clone().deliver(shutdown.clone()));
     for worker in workers(&service, &shutdown) {
         tasks.spawn(worker);
     }
@@ -296,6 +298,11 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
         device_locks: config.devices.locks().map(Path::to_owned),
         device_lock_wait: Duration::from_secs_f64(config.devices.lock_wait_s),
         learning: learning(config),
+        webhooks: WebhookSettings {
+            // What cannot be read was refused with the configuration.
+            allow: config.webhooks.allowed().unwrap_or_default(),
+            retry: Duration::from_secs_f64(config.webhooks.retry_s),
+        },
         ..ServiceSettings::default()
     }
 }
@@ -337,6 +344,7 @@ fn limits(config: &Config) -> Limits {
         uploads_each: server.uploads_per_client,
         streams_at_once: server.event_streams,
         streams_each: server.event_streams_per_client,
+        lookup_bytes: config.lookup.cache_bytes,
         forwarded: server.forwarded_for,
         pace: Pace { idle: seconds(server.body_idle_s), bytes_per_s: server.body_bytes_per_s },
         connections,

@@ -28,6 +28,7 @@ pub mod retention;
 pub mod timestamp;
 pub mod training;
 pub mod trial;
+pub mod webhook;
 pub mod work;
 
 pub use access::{Caller, Namespace, QuotaExceeded, Scopes, Token, TokenLimits, TokenName};

@@ -112,6 +112,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A plan in its stored form. Here, so that this is compiled for speed with the rooms that compute: lookups read plans by the
+    /// thousand.
+    pub fn from_json(text: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(text)
+    }
+
     /// Whether the plan was predicted by a model. Lookups prefer measured plans.
     pub const fn is_predicted(&self) -> bool {
         self.measured.is_none()

@@ -186,7 +186,7 @@ impl PathName for ModelId {
 }
 
 /// A UUID can be written in several ways, but only one is accepted, so that equal ids are equal text.
-fn canonical_uuid(text: &str) -> Option<String> {
+pub fn canonical_uuid(text: &str) -> Option<String> {
     let canonical = uuid::Uuid::try_parse(text).ok()?.hyphenated().to_string();
     (canonical == text).then_some(canonical)
 }

@@ -36,6 +36,7 @@ mod tokens;
 mod trainings;
 mod trials;
 mod upload;
+mod webhooks;
 
 pub use attempts::Attempts;
 pub use body::Pace;
@@ -68,6 +69,8 @@ pub struct Limits {
     /// Event streams at once, and most of one client.
     pub streams_at_once: usize,
     pub streams_each: usize,
+    /// Most bytes of answers to lookups that are kept in memory.
+    pub lookup_bytes: usize,
     /// Whether a proxy in front names the clients (X-Forwarded-For).
     pub forwarded: bool,
     /// How fast bodies have to arrive.
@@ -115,7 +118,7 @@ impl App {
             limits,
             access,
             metrics,
-            lookups: LookupCache::default(),
+            lookups: LookupCache::new(limits.lookup_bytes),
             uploads: Places::new("uploads", limits.uploads_at_once, limits.uploads_each),
             streams: Places::new("event streams", limits.streams_at_once, limits.streams_each),
             shutdown,

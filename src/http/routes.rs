@@ -21,7 +21,7 @@ use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, audit, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
-    operations, pins, plans, profile, tokens, trainings, trials,
+    operations, pins, plans, profile, tokens, trainings, trials, webhooks,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -63,6 +63,9 @@ pub const PATHS: &[&str] = &[
     "/v1/devices",
     "/v1/quarantine",
     "/v1/quarantine/{id}",
+    "/v1/webhooks",
+    "/v1/webhooks/{id}",
+    "/v1/webhooks/{id}/deliveries",
     "/v1/models",
     "/v1/models/train",
     "/v1/models/roll-back",
@@ -110,6 +113,9 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/devices" => quick(get(devices::list)),
         "/v1/quarantine" => quick(get(devices::quarantine)),
         "/v1/quarantine/{id}" => quick(delete(devices::lift)),
+        "/v1/webhooks" => quick(get(webhooks::list).merge(json_body(post(webhooks::make), app))),
+        "/v1/webhooks/{id}" => quick(delete(webhooks::remove)),
+        "/v1/webhooks/{id}/deliveries" => quick(get(webhooks::deliveries)),
         "/v1/models" => quick(get(models::list)),
         "/v1/models/train" => quick(json_body(post(trainings::submit), app)),
         "/v1/models/roll-back" => quick(json_body(post(models::roll_back), app)),

@@ -8,7 +8,8 @@ use crate::domain::{
 use crate::store::{JobFilter, Page, PageRequest, Quarantined};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// A device served by a worker of this process.
 #[derive(Clone, Debug)]
@@ -213,14 +214,12 @@ impl Service {
 
     async fn known(&self) -> Result<Vec<Known>> {
         let here = self.local_devices();
-        let mut known: Vec<Known> = here
-            .into_iter()
-            .map(|local| Known { device: local.device, local: true, online: true })
-            .collect();
+        let mut known: Vec<Known> =
+            here.into_iter().map(|local| Known::new(local.device, true, true)).collect();
         let silent_since = self.silent_since();
         for (_, device, last_seen) in self.store.devices().await? {
             if !known.iter().any(|known| known.local && known.device == device) {
-                known.push(Known { device, local: false, online: last_seen > silent_since });
+                known.push(Known::new(device, false, last_seen > silent_since));
             }
         }
         known.sort_by_key(|known| (!known.local, !known.online, rank(&known.device)));
@@ -248,14 +247,27 @@ impl Service {
     /// The class for a lookup: the class of a device, or a class given in full, whose device need not be known. `None` if no
     /// device is known at all, so that an id has no meaning.
     pub(super) async fn resolve_class(&self, name: &str) -> Result<Option<DeviceClass>> {
-        let known = self.known().await?;
-        match known.iter().find(|known| known.is(name)) {
-            Some(known) => Ok(Some(known.device.class())),
-            // Classes are written kind/name/..., and ids never contain a slash.
-            None if name.contains('/') => Ok(Some(DeviceClass(name.to_owned()))),
-            None if known.is_empty() => Ok(None),
-            None => Err(unknown_device("device", name, "auto, any device class, and", &known)),
+        class_of(name, &self.known().await?)
+    }
+
+    /// The known devices, at most a second ago, and since the last change that this process knows of: lookups need them by the
+    /// thousand.
+    pub(super) async fn known_lately(&self) -> Result<Arc<Vec<Known>>> {
+        let epoch = self.plans_epoch();
+        {
+            let kept = self.inner.known.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some((of, at, known)) = &*kept
+                && *of == epoch
+                && at.elapsed() < KNOWN_FOR
+            {
+                return Ok(Arc::clone(known));
+            }
         }
+        let at = Instant::now();
+        let known = Arc::new(self.known().await?);
+        let mut kept = self.inner.known.write().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some((epoch, at, Arc::clone(&known)));
+        Ok(known)
     }
 
     /// The class for the member `device` of a request: `auto`, a device's id, or a class given in full, whose device need
@@ -315,13 +327,36 @@ impl Seen {
 }
 
 /// A device, and whether a worker serves it.
-struct Known {
-    device: Device,
+#[derive(Debug)]
+pub(super) struct Known {
+    pub device: Device,
+    pub class: DeviceClass,
     local: bool,
     online: bool,
 }
 
+/// Devices as last read, when, and at which epoch.
+pub(super) type KnownLately = RwLock<Option<(u64, Instant, Arc<Vec<Known>>)>>;
+
+/// How long that is used: other processes change devices too.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// The class for a lookup, as [`Service::resolve_class`] tells it.
+pub(super) fn class_of(name: &str, known: &[Known]) -> Result<Option<DeviceClass>> {
+    match known.iter().find(|known| known.is(name)) {
+        Some(known) => Ok(Some(known.class.clone())),
+        // Classes are written kind/name/..., and ids never contain a slash.
+        None if name.contains('/') => Ok(Some(DeviceClass(name.to_owned()))),
+        None if known.is_empty() => Ok(None),
+        None => Err(unknown_device("device", name, "auto, any device class, and", known)),
+    }
+}
+
 impl Known {
+    fn new(device: Device, local: bool, online: bool) -> Self {
+        Self { class: device.class(), device, local, online }
+    }
+
     fn is(&self, name: &str) -> bool {
         name == AUTO || self.device.id.0 == name
     }

@@ -1,6 +1,6 @@
 //! Lookup: the plan for a matrix given by its digest, how well it matches, and why there is no better match.
 
-use super::devices::AUTO;
+use super::devices::{AUTO, Known, class_of};
 use super::guesses::{Found, Guess, MOST_STORED};
 use super::{Result, Service, neighbours};
 use crate::domain::plan::PlanKey;
@@ -58,10 +58,24 @@ impl Service {
 
     async fn look(&self, query: &LookupQuery, keeping: Keeping) -> Result<Lookup> {
         let store = &self.store;
+        let device = query.device.as_deref().unwrap_or(AUTO);
+        let known = self.known_lately().await?;
+        let device_class = class_of(device, &known)?;
+        if let Some(device_class) = &device_class {
+            let key = PlanKey {
+                pattern_digest: query.matrix,
+                problem: query.problem,
+                device_class: device_class.clone(),
+                l2_policy: query.l2_policy.unwrap_or(self.inner.settings.l2_policy),
+            };
+            let plan = store.plan_for(&query.matrix, &key).await?;
+            if let Some(plan) = plan.filter(|plan| holds_for(plan, query.matrix, None)) {
+                return Ok(Self::grade(plan, &key.device_class, &known));
+            }
+        }
         let facts = store.known_matrix(&query.matrix).await?;
         let pattern_digest = facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest);
-        let device = query.device.as_deref().unwrap_or(AUTO);
-        let Some(device_class) = self.resolve_class(device).await? else {
+        let Some(device_class) = device_class else {
             let known = store.plan_keys(&pattern_digest).await?;
             return Ok(none(without_devices(device, &pattern_digest, known)));
         };
@@ -73,7 +87,7 @@ impl Service {
         };
         let mut reasons = match self.measured_plan(&key).await? {
             Some(plan) if holds_for(&plan, query.matrix, facts.as_ref()) => {
-                return self.grade(plan, &key.device_class).await;
+                return Ok(Self::grade(plan, &key.device_class, &known));
             }
             Some(plan) => vec![format!(
                 "a plan of this pattern exists, but it holds only for the values of matrix {}",
@@ -151,9 +165,9 @@ impl Service {
     }
 
     /// Exact or stale, according to what is known about the class today.
-    async fn grade(&self, plan: Plan, class: &DeviceClass) -> Result<Lookup> {
-        let known = self.ranked_devices().await?;
-        let here: Vec<&Device> = known.iter().filter(|device| device.class() == *class).collect();
+    fn grade(plan: Plan, class: &DeviceClass, known: &[Known]) -> Lookup {
+        let here: Vec<&Device> =
+            known.iter().filter(|known| known.class == *class).map(|known| &known.device).collect();
         let changes = Self::changes(&plan, &here);
         let grade = if changes.is_empty() { Grade::Exact } else { Grade::Stale };
         let mut reasons = changes;
@@ -168,7 +182,7 @@ impl Service {
                 "no device of class {class} is registered, so today's software could not be compared with the plan's"
             ));
         }
-        Ok(Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) })
+        Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) }
     }
 
     fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {

@@ -32,6 +32,7 @@ mod tokens;
 pub mod training;
 pub mod tuning;
 mod upkeep;
+pub mod webhooks;
 mod whole;
 
 pub use crate::domain::retention::{Rule, Rules};
@@ -84,6 +85,8 @@ struct Inner {
     signals: Arc<Signals>,
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
+    /// The devices that lookups know of.
+    known: devices::KnownLately,
     parses: Arc<Semaphore>,
     /// Permits one task at a time to read a stored matrix, for a drawing or a diagonal: it holds the matrix in memory, and a
     /// repeated request finds it drawn. Separate from `parses`, so that these tasks and uploads do not wait for each other.
@@ -126,6 +129,7 @@ impl Service {
             settings,
             signals,
             local: RwLock::default(),
+            known: devices::KnownLately::default(),
             parses,
             drawing: Arc::new(Semaphore::new(1)),
             predicting: Arc::new(Semaphore::new(1)),
@@ -167,6 +171,11 @@ impl Service {
     /// While this number is unchanged, so are the answers to lookups. Read it before a lookup whose answer is cached.
     pub fn plans_epoch(&self) -> u64 {
         self.inner.signals.epoch()
+    }
+
+    /// When the store last said, to whatever end, which epoch it is: changes of other processes until then are in the number.
+    pub fn epoch_confirmed(&self) -> Option<std::time::Instant> {
+        self.inner.signals.confirmed()
     }
 
     /// The number of jobs and trainings in each state; states without any are left out.

@@ -1,6 +1,7 @@
 //! Settings of the use cases; filled from the configuration at start.
 
 use super::room::StoredLimits;
+use super::webhooks::WebhookSettings;
 use crate::domain::retention::Rules;
 use crate::domain::{Clock, L2Policy, SearchStrategy};
 use crate::environment::memory;
@@ -51,6 +52,7 @@ pub struct ServiceSettings {
     /// What upkeep removes of matrices, jobs, trials and plans; by default nothing.
     pub retention: Rules,
     pub learning: LearningSettings,
+    pub webhooks: WebhookSettings,
 }
 
 /// The folder of device locks, unless configured: one that every process of a host sees, whoever runs it.
@@ -197,6 +199,7 @@ impl Default for ServiceSettings {
             },
             retention: Rules::default(),
             learning: LearningSettings::default(),
+            webhooks: WebhookSettings::default(),
         }
     }
 }

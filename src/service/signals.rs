@@ -6,8 +6,8 @@
 use crate::domain::JobId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Signals {
     revision: AtomicU64,
     /// Number of changes made here that the store's revision does not count, or not yet.
     local_changes: AtomicU64,
+    /// When the store's revision was last seen.
+    confirmed: RwLock<Option<Instant>>,
 }
 
 impl Signals {
@@ -50,6 +52,12 @@ impl Signals {
     /// Sets the store's revision, which any process may have raised.
     pub fn saw_revision(&self, revision: u64) {
         self.revision.fetch_max(revision, Ordering::AcqRel);
+        *self.confirmed.write().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// When the store's revision was last seen, whoever had raised it.
+    pub fn confirmed(&self) -> Option<Instant> {
+        *self.confirmed.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn changed_here(&self) {

@@ -12,6 +12,7 @@ mod queue;
 mod retaining;
 pub mod sqlite;
 mod tokens;
+mod webhooks;
 
 pub use audit::Audit;
 pub use blobs::{BlobError, BlobFacts, Blobs, LocalBlobs, LocalFile};
@@ -28,6 +29,7 @@ pub use queue::{
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
 pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
 pub use tokens::{StoredToken, Tokens};
+pub use webhooks::{AttemptEnd, Attempted, DueDelivery, Webhooks};
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
@@ -220,6 +222,9 @@ pub trait Plans: Send + Sync {
     /// Stores a predicted plan that was not created by a job; if the id is known, the stored plan is kept. Returns false if
     /// the pattern already has `most` predicted plans and this is not one of them.
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool>;
+    /// The newest measured plan of a key whose pattern is that of the given matrix, as far as this store knows the matrix, or else
+    /// is the given digest. The key's own pattern digest is not used. One read, for what lookups do most.
+    async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>>;
     /// The accuracy of each model on each device class, from the newest plans that report it; the model with the newest plan
     /// first.
     async fn model_quality(&self) -> Result<Vec<ModelQuality>>;
@@ -279,7 +284,7 @@ pub trait Figures: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub idempotency_keys: Timestamp,
-    /// Events of jobs that ended before this time, except the last event of each job.
+    /// Events of jobs that ended before this time, except the last event of each job, and what webhooks were told before it.
     pub events: Timestamp,
     /// Devices that were last seen before this time.
     pub devices: Timestamp,
@@ -337,6 +342,7 @@ pub trait Store:
     + Figures
     + Learning
     + Tokens
+    + Webhooks
     + Audit
     + Upkeep
     + Retaining

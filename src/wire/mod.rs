@@ -20,6 +20,7 @@ mod rule;
 mod tests;
 mod token;
 mod trial;
+mod webhook;
 
 pub use candidate::{Candidate, Role};
 pub use device::{Device, Devices, Quarantined, WorkerDevice};
@@ -36,6 +37,7 @@ pub use problem::Problem;
 pub use rule::Rules;
 pub use token::{AuditEntry, MadeToken, Token, TokenRequest, Tokens};
 pub use trial::Trial;
+pub use webhook::{Delivery, MadeWebhook, Webhook, WebhookRequest, Webhooks};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;

@@ -272,6 +272,13 @@ pub struct Match {
     pub distance: Option<f64>,
 }
 
+impl Lookup {
+    /// The body of the response. Here, so that this is compiled for speed with the rooms that compute.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(self)
+    }
+}
+
 impl From<domain::Lookup> for Lookup {
     fn from(lookup: domain::Lookup) -> Self {
         Self {

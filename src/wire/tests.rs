@@ -305,6 +305,9 @@ fn the_contract_says_what_the_types_say() {
         ("Token", sent::<Token>()),
         ("MadeToken", sent::<MadeToken>()),
         ("AuditEntry", sent::<AuditEntry>()),
+        ("Webhook", sent::<Webhook>()),
+        ("MadeWebhook", sent::<MadeWebhook>()),
+        ("Delivery", sent::<Delivery>()),
     ];
     let paths = [
         ("/v1/matrices", sent::<Page<Matrix>>()),
@@ -317,11 +320,14 @@ fn the_contract_says_what_the_types_say() {
         ("/v1/models/activations", sent::<Activations>()),
         ("/v1/tokens", sent::<Tokens>()),
         ("/v1/audit", sent::<Page<AuditEntry>>()),
+        ("/v1/webhooks", sent::<Webhooks>()),
+        ("/v1/webhooks/{id}/deliveries", sent::<Page<Delivery>>()),
     ];
     let bodies = [
         ("/v1/models/{id}/activate", received::<ActivateRequest>()),
         ("/v1/models/roll-back", received::<RollBackRequest>()),
         ("/v1/tokens", received::<TokenRequest>()),
+        ("/v1/webhooks", received::<WebhookRequest>()),
     ];
     let named = named
         .into_iter()

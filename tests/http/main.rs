@@ -27,3 +27,4 @@ mod sign_in;
 mod solves;
 mod storage;
 mod tokens;
+mod webhooks;

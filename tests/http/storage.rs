@@ -46,6 +46,7 @@ impl Served {
             uploads_each: 4,
             streams_at_once: 4,
             streams_each: 4,
+            lookup_bytes: 1 << 20,
             forwarded: false,
             pace: Pace { idle: minute, bytes_per_s: 1 },
             connections: 64,

@@ -23,3 +23,4 @@ mod restart;
 mod server;
 mod solves;
 mod vendors;
+mod webhooks;

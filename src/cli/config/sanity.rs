@@ -54,6 +54,10 @@ impl Config {
             found.unless(there, &format!("evaluator.{key}"), "no such file or folder");
         }
         self.check_telemetry(&mut found);
+        found.seconds("webhooks.retry_s", self.webhooks.retry_s);
+        if let Err(error) = self.webhooks.allowed() {
+            found.0.push(format!("webhooks.allow: {error}"));
+        }
         if let Err(error) = log.filter.parse::<Targets>() {
             found.0.push(format!("log.filter: {error}"));
         }

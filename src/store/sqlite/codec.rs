@@ -20,14 +20,19 @@ pub(super) trait Stored: Serialize + DeserializeOwned {
     const VERSION: i64;
     /// The oldest version that can still be read.
     const OLDEST: i64 = Self::VERSION;
+
+    fn read(text: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(text)
+    }
 }
 
 macro_rules! stored {
-    ($($type:ty, $what:literal, $version:expr $(, since $oldest:expr)?;)*) => {$(
+    ($($type:ty, $what:literal, $version:expr $(, since $oldest:expr)? $(, by $read:path)?;)*) => {$(
         impl Stored for $type {
             const WHAT: &'static str = $what;
             const VERSION: i64 = $version;
             $(const OLDEST: i64 = $oldest;)?
+            $(fn read(text: &str) -> serde_json::Result<Self> { $read(text) })?
         }
     )*};
 }
@@ -36,7 +41,7 @@ stored! {
     JobRequest, "job request", 1;
     Trial, "trial", 1;
     EventKind, "event", 1;
-    Plan, "plan", PLAN_VERSION as i64, since OLDEST_VERSION as i64;
+    Plan, "plan", PLAN_VERSION as i64, since OLDEST_VERSION as i64, by Plan::from_json;
     Device, "device", 1;
     Candidate, "candidate", 1;
     LearnedModel, "model", MODEL_VERSION as i64;
@@ -52,7 +57,7 @@ pub(super) fn decode<T: Stored>(version: i64, text: &str) -> Result<T> {
         let why = format!("it has version {version}, but this program knows {}", T::VERSION);
         return Err(corrupt(T::WHAT, why));
     }
-    serde_json::from_str(text).map_err(|error| corrupt(T::WHAT, error))
+    T::read(text).map_err(|error| corrupt(T::WHAT, error))
 }
 
 /// JSON in a column of a row that has its own version.

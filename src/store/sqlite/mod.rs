@@ -24,6 +24,7 @@ mod tests;
 mod tokens;
 mod trials;
 mod upkeep;
+mod webhooks;
 
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full, private};
 use crate::domain::{Caller, Timestamp, TokenName};

@@ -46,6 +46,15 @@ pub(super) const MEASURED: &str = "SELECT version, body FROM plans
          AND (created_at, id) < (?1, ?2)
      ORDER BY created_at DESC, id DESC LIMIT ?3";
 
+/// By the pattern of a matrix that is stored, or that a plan was made for; else the digest is that of a pattern.
+pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
+     WHERE pattern_digest = coalesce(
+             (SELECT pattern_digest FROM matrices WHERE digest = ?1),
+             (SELECT pattern_digest FROM plans WHERE matrix = ?1 AND predicted = 0 LIMIT 1),
+             ?1)
+         AND problem = ?2 AND device_class = ?3 AND l2_policy = ?4 AND predicted = 0
+     ORDER BY created_at DESC, id DESC LIMIT 1";
+
 pub(super) const PREDICTED: &str = "SELECT version, body FROM plans
      WHERE pattern_digest = ?4 AND problem = ?5 AND device_class = ?6 AND l2_policy = ?7 AND predicted = 1
          AND (created_at, id) < (?1, ?2)
@@ -89,6 +98,17 @@ impl Plans for SqliteStore {
                 .bind(&id.0)
                 .fetch_optional(&self.readers)
                 .await?;
+        row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>> {
+        let row: Option<(i64, String)> = sqlx::query_as(OF_MATRIX)
+            .bind(&asked.as_bytes()[..])
+            .bind(key.problem.to_string())
+            .bind(&key.device_class.0)
+            .bind(key.l2_policy.to_string())
+            .fetch_optional(&self.readers)
+            .await?;
         row.map(|(version, body)| decode(version, &body)).transpose()
     }
 

@@ -54,6 +54,10 @@ impl Upkeep for SqliteStore {
             .bind(retention.bundles.0)
             .execute(&self.writer)
             .await?;
+        sqlx::query("DELETE FROM deliveries WHERE state <> 'pending' AND ended_at < ?")
+            .bind(retention.events.0)
+            .execute(&self.writer)
+            .await?;
         let mut pruned = Pruned {
             idempotency_keys: keys.rows_affected(),
             devices: devices.rows_affected(),

@@ -1,0 +1,218 @@
+//! Webhooks and their deliveries, which a trigger queues when a job ends (migration 16).
+
+use super::{SqliteStore, codec};
+use crate::domain::webhook::{Delivery, DeliveryId, Webhook, WebhookId};
+use crate::domain::{JobId, JobState, Timestamp};
+use crate::store::{
+    AttemptEnd, Attempted, DueDelivery, Page, PageRequest, Result, StoreError, Webhooks,
+};
+use async_trait::async_trait;
+
+const LIST: &str = "deliveries";
+
+#[derive(sqlx::FromRow)]
+struct WebhookRow {
+    id: String,
+    url: String,
+    states: String,
+    created_at: i64,
+}
+
+impl WebhookRow {
+    fn webhook(self) -> Result<Webhook> {
+        let names = self.states.split(',').filter(|name| !name.is_empty());
+        let states = names.map(|name| codec::named("webhook state", name.to_owned()));
+        Ok(Webhook {
+            id: WebhookId(self.id),
+            url: self.url,
+            states: states.collect::<Result<Vec<JobState>>>()?,
+            created_at: Timestamp(self.created_at),
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct DeliveryRow {
+    id: String,
+    hook: String,
+    job: String,
+    state: String,
+    attempts: i64,
+    next_at: i64,
+    status: Option<i64>,
+    error: Option<String>,
+    created_at: i64,
+    ended_at: Option<i64>,
+}
+
+impl DeliveryRow {
+    fn delivery(self) -> Result<Delivery> {
+        let count = |value| codec::count("delivery status", value);
+        Ok(Delivery {
+            id: DeliveryId(self.id),
+            hook: WebhookId(self.hook),
+            job: JobId(self.job),
+            next_at: (self.state == "pending").then_some(Timestamp(self.next_at)),
+            state: codec::named("delivery state", self.state)?,
+            attempts: codec::count("delivery attempts", self.attempts)?,
+            status: self.status.map(count).transpose()?,
+            error: self.error,
+            created_at: Timestamp(self.created_at),
+            ended_at: self.ended_at.map(Timestamp),
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct DueRow {
+    id: String,
+    hook: String,
+    body: String,
+    attempts: i64,
+    url: String,
+    secret: String,
+}
+
+#[async_trait]
+impl Webhooks for SqliteStore {
+    async fn insert_webhook(&self, hook: &Webhook, secret: &str, most: u32) -> Result<()> {
+        let names: Vec<&str> = hook.states.iter().map(|state| state.name()).collect();
+        let mut tx = self.begin().await?;
+        let there: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM webhooks").fetch_one(&mut *tx).await?;
+        if there >= i64::from(most) {
+            return Err(StoreError::InUse(format!(
+                "there are {there} webhooks, as many as there may be: delete some first"
+            )));
+        }
+        sqlx::query(
+            "INSERT INTO webhooks (id, url, secret, states, created_at) VALUES (?, ?, ?, ?, ?)",
+        )
+        .bind(&hook.id.0)
+        .bind(&hook.url)
+        .bind(secret)
+        .bind(format!(",{},", names.join(",")))
+        .bind(hook.created_at.0)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit([]).await
+    }
+
+    async fn webhooks(&self) -> Result<Vec<Webhook>> {
+        let rows: Vec<WebhookRow> = sqlx::query_as(
+            "SELECT id, url, states, created_at FROM webhooks ORDER BY created_at DESC, id DESC",
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(WebhookRow::webhook).collect()
+    }
+
+    async fn delete_webhook(&self, id: &WebhookId) -> Result<bool> {
+        let mut tx = self.begin().await?;
+        let done =
+            sqlx::query("DELETE FROM webhooks WHERE id = ?").bind(&id.0).execute(&mut *tx).await?;
+        tx.commit([]).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn deliveries(&self, hook: &WebhookId, page: &PageRequest) -> Result<Page<Delivery>> {
+        let limit = codec::page_limit(page.limit);
+        let (at, after) = match &page.after {
+            Some(text) => codec::read_cursor(LIST, text)?,
+            // Above every key: ids are hex digits.
+            None => (i64::MAX, "~".to_owned()),
+        };
+        let rows: Vec<DeliveryRow> = sqlx::query_as(
+            "SELECT id, hook, job, state, attempts, next_at, status, error, created_at, ended_at FROM deliveries
+             WHERE hook = ? AND (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?",
+        )
+        .bind(&hook.0)
+        .bind(at)
+        .bind(after)
+        .bind(limit + 1)
+        .fetch_all(&self.readers)
+        .await?;
+        let items = rows.into_iter().map(DeliveryRow::delivery).collect::<Result<Vec<_>>>()?;
+        Ok(codec::cut(items, limit, |one| codec::cursor(LIST, one.created_at.0, &one.id.0)))
+    }
+
+    async fn claim_deliveries(
+        &self,
+        busy: &[WebhookId],
+        until: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<DueDelivery>> {
+        let now = Timestamp::now().0;
+        // Mostly nothing is due, and then nothing is written.
+        let due: Option<i64> = sqlx::query_scalar(
+            "SELECT 1 FROM deliveries WHERE state = 'pending' AND next_at <= ? LIMIT 1",
+        )
+        .bind(now)
+        .fetch_optional(&self.readers)
+        .await?;
+        if due.is_none() {
+            return Ok(Vec::new());
+        }
+        let busy: Vec<&str> = busy.iter().map(|hook| hook.0.as_str()).collect();
+        let mut tx = self.begin().await?;
+        let rows: Vec<DueRow> = sqlx::query_as(
+            "UPDATE deliveries SET attempts = attempts + 1, next_at = ?1
+             WHERE id IN (
+                 SELECT id FROM (
+                     SELECT id, next_at, row_number() OVER (PARTITION BY hook ORDER BY next_at, id) AS place
+                     FROM deliveries WHERE state = 'pending' AND next_at <= ?2
+                         AND hook NOT IN (SELECT value FROM json_each(?3)))
+                 WHERE place = 1 ORDER BY next_at LIMIT ?4)
+             RETURNING id, hook, body, attempts,
+                 (SELECT url FROM webhooks WHERE webhooks.id = deliveries.hook) AS url,
+                 (SELECT secret FROM webhooks WHERE webhooks.id = deliveries.hook) AS secret",
+        )
+        .bind(until.0)
+        .bind(now)
+        .bind(codec::encode_part("webhooks", &busy)?)
+        .bind(i64::from(limit))
+        .fetch_all(&mut *tx)
+        .await?;
+        tx.commit([]).await?;
+        let due = |row: DueRow| {
+            Ok(DueDelivery {
+                id: DeliveryId(row.id),
+                hook: WebhookId(row.hook),
+                url: row.url,
+                secret: row.secret,
+                body: row.body,
+                attempts: codec::count("delivery attempts", row.attempts)?,
+            })
+        };
+        rows.into_iter().map(due).collect()
+    }
+
+    async fn delivery_attempted(
+        &self,
+        id: &DeliveryId,
+        attempts: u32,
+        end: &Attempted,
+    ) -> Result<()> {
+        let (state, next_at, error) = match &end.end {
+            AttemptEnd::Delivered => ("delivered", None, None),
+            AttemptEnd::Again(at, why) => ("pending", Some(at.0), Some(why)),
+            AttemptEnd::GivenUp(why) => ("failed", None, Some(why)),
+        };
+        let mut tx = self.begin().await?;
+        sqlx::query(
+            "UPDATE deliveries SET state = ?2, next_at = coalesce(?3, next_at), status = ?4, error = ?5,
+                 ended_at = CASE ?2 WHEN 'pending' THEN NULL ELSE ?6 END
+             WHERE id = ?1 AND state = 'pending' AND (attempts = ?7 OR ?2 = 'delivered')",
+        )
+        .bind(&id.0)
+        .bind(state)
+        .bind(next_at)
+        .bind(end.status.map(i64::from))
+        .bind(error)
+        .bind(Timestamp::now().0)
+        .bind(i64::from(attempts))
+        .execute(&mut *tx)
+        .await?;
+        tx.commit([]).await
+    }
+}

@@ -1,0 +1,63 @@
+//! Webhooks, and the durable queue of what they are told.
+
+use super::{Page, PageRequest, Result};
+use crate::domain::Timestamp;
+use crate::domain::webhook::{Delivery, DeliveryId, Webhook, WebhookId};
+use async_trait::async_trait;
+
+/// A delivery that is to be sent now.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DueDelivery {
+    pub id: DeliveryId,
+    pub hook: WebhookId,
+    pub url: String,
+    /// The secret that signs it.
+    pub secret: String,
+    pub body: String,
+    /// With this one.
+    pub attempts: u32,
+}
+
+/// What became of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempted {
+    /// The status of the answer, if there was one.
+    pub status: Option<u16>,
+    pub end: AttemptEnd,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptEnd {
+    Delivered,
+    /// It failed, with the reason, and is due again.
+    Again(Timestamp, String),
+    /// It failed, with the reason, and is given up.
+    GivenUp(String),
+}
+
+#[async_trait]
+pub trait Webhooks: Send + Sync {
+    /// `InUse` if there are `most`.
+    async fn insert_webhook(&self, hook: &Webhook, secret: &str, most: u32) -> Result<()>;
+    /// All of them, newest first.
+    async fn webhooks(&self) -> Result<Vec<Webhook>>;
+    /// Also removes its deliveries. False if there is none.
+    async fn delete_webhook(&self, id: &WebhookId) -> Result<bool>;
+    /// What a webhook was or will be told, newest first. Jobs queue it when they end, in the same transaction.
+    async fn deliveries(&self, hook: &WebhookId, page: &PageRequest) -> Result<Page<Delivery>>;
+    /// The oldest due delivery of each webhook except those in `busy`, at most `limit`. Each counts one attempt more, and is due
+    /// again at `until` unless its end is recorded: whoever dies while sending it has not lost it.
+    async fn claim_deliveries(
+        &self,
+        busy: &[WebhookId],
+        until: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<DueDelivery>>;
+    /// Records the end of an attempt; of an earlier one than the last, nothing but that it was delivered.
+    async fn delivery_attempted(
+        &self,
+        id: &DeliveryId,
+        attempts: u32,
+        end: &Attempted,
+    ) -> Result<()>;
+}
