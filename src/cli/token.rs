@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::show::table;
 use super::{ServerArgs, say, serve};
-use crate::domain::{AuditEntry, Namespace, Scopes, TokenLimits, TokenName};
+use crate::domain::{AuditEntry, Scopes, TokenLimits, TokenName};
 use crate::service::{NewToken, Service};
 use crate::wire::{MadeToken, Token, TokenRequest};
 use anyhow::{Context, bail};
@@ -46,9 +46,6 @@ enum Action {
         /// When it expires: a number with s, m, h or d, such as 90d, or never
         #[arg(long, value_name = "TIME", default_value = "never", value_parser = lasting)]
         expires: Lasting,
-        /// Whose matrices, jobs and plans it sees
-        #[arg(long, default_value_t = Namespace::default())]
-        namespace: Namespace,
         /// A limit: stored_bytes, matrices, queued_jobs, search_seconds_per_day, job_seconds, job_trials or max_priority, with its
         /// value. Can be given several times
         #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
@@ -131,11 +128,10 @@ pub async fn folder(config: Option<&Path>, data: Option<&Path>) -> anyhow::Resul
 
 async fn act(place: &Place, action: Action, json: bool) -> anyhow::Result<()> {
     match action {
-        Action::Create { name, scopes, expires, namespace, limits, output } => {
+        Action::Create { name, scopes, expires, limits, output } => {
             let asked = TokenRequest {
                 name,
                 scopes: Some(scopes.as_slice().to_vec()),
-                namespace: Some(namespace),
                 expires_in_s: expires.0.map(|life| life.as_secs()),
                 limits: Some(limited(limits)?),
             };
@@ -231,11 +227,11 @@ fn described(token: &Token) -> String {
         .expires_at
         .as_deref()
         .map_or_else(|| "does not expire".to_owned(), |end| format!("expires at {end}"));
-    format!("token {} ({}) of the namespace {} {end}", token.name, scopes(token), token.namespace)
+    format!("token {} ({}) {end}", token.name, scopes(token))
 }
 
 fn listed(tokens: Vec<Token>) -> comfy_table::Table {
-    let mut table = table(&["name", "scopes", "namespace", "made", "expires", "state", "limits"]);
+    let mut table = table(&["name", "scopes", "made", "expires", "state", "limits"]);
     let now = crate::domain::Timestamp::now().to_rfc3339();
     for token in tokens {
         let expired = token.expires_at.as_ref().is_some_and(|end| *end <= now);
@@ -248,8 +244,8 @@ fn listed(tokens: Vec<Token>) -> comfy_table::Table {
         let scopes = scopes(&token);
         let limits = json!(token.limits).to_string().replace(['{', '}', '"'], "");
         let end = token.expires_at.unwrap_or_else(|| "never".to_owned());
-        let (name, namespace) = (token.name.to_string(), token.namespace.to_string());
-        table.add_row([name, scopes, namespace, token.created_at, end, state, limits]);
+        let name = token.name.to_string();
+        table.add_row([name, scopes, token.created_at, end, state, limits]);
     }
     table
 }

@@ -16,7 +16,7 @@ pub enum Scope {
     Submit,
     /// Queue and cancel jobs, which use the devices.
     Tune,
-    /// Read the metrics, which count for all namespaces.
+    /// Read the metrics.
     Metrics,
     /// Everything, with what concerns all users: tokens, models, the quarantine, the audit log.
     Admin,
@@ -172,7 +172,7 @@ name! {
     TokenName, "token's name"
 }
 name! {
-    /// To whom matrices, jobs and plans belong; other namespaces do not see them.
+    /// To whom jobs and entries of the audit log belong. All tokens have the default one: nothing is kept apart by it yet.
     Namespace, "namespace"
 }
 

@@ -27,7 +27,6 @@ impl From<TokenRequest> for NewToken {
         Self {
             name: asked.name,
             scopes: Scopes::of(asked.scopes.unwrap_or_else(usual)),
-            namespace: asked.namespace.unwrap_or_default(),
             lasting: asked.expires_in_s.map(Duration::from_secs),
             limits: asked.limits.unwrap_or_default(),
         }

@@ -22,7 +22,6 @@ const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 pub struct NewToken {
     pub name: TokenName,
     pub scopes: Scopes,
-    pub namespace: Namespace,
     /// `None`: it does not expire.
     pub lasting: Option<Duration>,
     pub limits: TokenLimits,
@@ -154,7 +153,7 @@ impl Service {
 
     /// Makes a token. Its secret is in the answer and nowhere else.
     pub async fn make_token(&self, asked: NewToken) -> Result<MadeToken> {
-        let NewToken { name, scopes, namespace, lasting, limits } = asked;
+        let NewToken { name, scopes, lasting, limits } = asked;
         if scopes.is_empty() {
             return Err(ServiceError::invalid("/scopes", "a token needs at least one scope"));
         }
@@ -176,7 +175,8 @@ impl Service {
         let token = Token {
             name,
             scopes,
-            namespace,
+            // There is one as long as the store does not keep namespaces apart.
+            namespace: Namespace::default(),
             created_at,
             expires_at: lasting.map(ends),
             revoked_at: None,

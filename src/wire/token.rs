@@ -2,7 +2,7 @@
 
 use super::given;
 use crate::domain::access::Scope;
-use crate::domain::{self, Namespace, Timestamp, TokenLimits, TokenName};
+use crate::domain::{self, Timestamp, TokenLimits, TokenName};
 use serde::{Deserialize, Serialize};
 
 /// A token without its secret.
@@ -12,8 +12,6 @@ pub struct Token {
     #[cfg_attr(test, schemars(with = "String"))]
     pub name: TokenName,
     pub scopes: Vec<Scope>,
-    #[cfg_attr(test, schemars(with = "String"))]
-    pub namespace: Namespace,
     pub created_at: String,
     /// When it expires or has expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +33,6 @@ impl From<domain::Token> for Token {
             configured: token.name.is_configured(),
             name: token.name,
             scopes: token.scopes.as_slice().to_vec(),
-            namespace: token.namespace,
             created_at: token.created_at.to_rfc3339(),
             expires_at: text(token.expires_at),
             revoked_at: text(token.revoked_at),
@@ -71,10 +68,6 @@ pub struct TokenRequest {
     /// `read`, `submit` and `tune` unless given.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<Scope>>,
-    /// `default` unless given.
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
-    pub namespace: Option<Namespace>,
     /// Seconds from now; it does not expire unless given.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub expires_in_s: Option<u64>,
@@ -91,8 +84,6 @@ pub struct AuditEntry {
     /// The token's name; absent if none was required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    #[cfg_attr(test, schemars(with = "String"))]
-    pub namespace: Namespace,
     /// The address that the request came from; absent for commands on the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
@@ -111,7 +102,6 @@ impl From<domain::AuditEntry> for AuditEntry {
         Self {
             at: entry.at.to_rfc3339(),
             token: entry.token,
-            namespace: entry.namespace,
             peer: entry.peer,
             request: entry.request,
             action: entry.action,

@@ -116,7 +116,7 @@ async fn each_operation_needs_its_scope() {
 #[tokio::test]
 async fn a_token_is_told_once_and_ends() {
     let app = server().await;
-    let body = json!({"name": "ci", "scopes": ["read", "admin"], "namespace": "team"});
+    let body = json!({"name": "ci", "scopes": ["read", "admin"]});
     let secret = app.token(&body).await;
     assert!(secret.starts_with("spt_") && secret.len() == 68);
     assert_eq!(app.status("/v1/jobs", &secret).await, 200);
@@ -128,7 +128,7 @@ async fn a_token_is_told_once_and_ends() {
     let list: Value = serde_json::from_str(&list).unwrap();
     let items = list["items"].as_array().unwrap();
     assert_eq!((items.len(), &items[0]["configured"]), (2, &json!(true)));
-    assert_eq!((&items[1]["name"], &items[1]["namespace"]), (&json!("ci"), &json!("team")));
+    assert_eq!((&items[1]["name"], &items[1]["scopes"]), (&json!("ci"), &json!(["read", "admin"])));
     for (body, place) in [
         (json!({"name": "a", "scopes": []}), "/scopes"),
         (json!({"name": "configured-1", "scopes": ["read"]}), "/name"),
