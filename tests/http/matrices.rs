@@ -113,6 +113,11 @@ async fn all_members_are_read_and_nothing_else() {
             assert_eq!(answer.json::<serde_json::Value>().await.unwrap(), facts);
             for junk in [&b"junk"[..], &[0; 20], first] {
                 let answer = send([&body, junk].concat()).await.unwrap();
+                // Tapes append zeros, and gzip passes over them.
+                if coding == "gzip" && junk == [0; 20] {
+                    assert_eq!(answer.status(), 200, "{encoding}");
+                    continue;
+                }
                 let answer = problem(answer, 422, "unreadable-matrix").await;
                 let detail = answer["detail"].as_str().unwrap();
                 assert!(detail.contains("stream is corrupt"), "{coding} {encoding}: {detail}");
