@@ -261,11 +261,12 @@ mod tests {
                     let _ = std::fs::remove_file(&path);
                 }
             });
-            for _ in 0..200 {
-                // Each is that of the file that had the name when it was taken.
-                drop(locked(&path).unwrap());
-            }
+            // Asserted once the other thread has ended, which waits for the word.
+            let taken: Vec<_> = (0..200).map(|_| locked(&path).map(drop)).collect();
             stop.store(true, Ordering::Relaxed);
+            for error in taken.into_iter().filter_map(Result::err) {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "it was replaced each time");
+            }
         });
     }
 }
