@@ -65,7 +65,15 @@ impl FileLock {
                 Err(TryLockError::Error(error)) => return Err(unfit(&path, &error)),
                 Err(TryLockError::WouldBlock) if Instant::now() < end => {
                     if !waits {
-                        tracing::debug!(lock = %path.display(), doing, "another process holds the lock: waiting for it");
+                        // One is held for as long as a migration takes, the other for as long as a file is renamed.
+                        match of {
+                            Serial::Opening => {
+                                tracing::info!(lock = %path.display(), "another process is {doing}: waiting for the lock");
+                            }
+                            Serial::Publishing => {
+                                tracing::debug!(lock = %path.display(), "another process is {doing}: waiting for the lock");
+                            }
+                        }
                         waits = true;
                     }
                     tokio::time::sleep(PAUSE).await;
