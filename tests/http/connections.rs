@@ -194,10 +194,21 @@ async fn uploads_may_pause_until_places_are_short() {
         raw.send(stalled("")).await.unwrap();
         stalling.push(raw);
     }
-    for raw in &mut stalling[..2] {
-        assert_eq!(raw.answer().await.expect("an answer").status, 408);
+    let room = async {
+        while app.upload(tridiagonal(51)).await.status() != 201 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), room).await.expect("some of them give way");
+    // Which of them do is decided by whose pause is noticed first.
+    let mut given_up = 0;
+    for raw in &mut stalling {
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(200), raw.answer()).await {
+            assert_eq!(answer.expect("an answer").status, 408);
+            given_up += 1;
+        }
     }
-    assert_eq!(app.upload(tridiagonal(51)).await.status(), 201);
+    assert!(given_up > 0);
 }
 
 #[tokio::test]
