@@ -34,6 +34,8 @@ pub struct Evaluator {
     pub(super) device: Option<Device>,
     pub(super) loaded: Option<Load>,
     pub(super) starts: u64,
+    /// Whether the last child was closed in order, so that the next one is no restart.
+    pub(super) closed: bool,
     /// Whether the last request lost its child before any candidate's code ran.
     pub(super) lost_early: bool,
     /// The children that were killed from outside, or died between requests, until [`Self::take_interruptions`].
@@ -50,6 +52,7 @@ impl Evaluator {
             device: None,
             loaded: None,
             starts: 0,
+            closed: false,
             lost_early: false,
             interruptions: Vec::new(),
         }
@@ -61,7 +64,7 @@ impl Evaluator {
         std::mem::take(&mut self.interruptions)
     }
 
-    /// How often the child was replaced.
+    /// How often the child was replaced, other than after [`Self::close`].
     pub fn restarts(&self) -> u64 {
         self.starts.saturating_sub(1)
     }
@@ -195,6 +198,7 @@ impl Evaluator {
     /// Ends the child, with a `close` request if possible. A later call starts another.
     pub async fn close(&mut self) {
         let Some(mut child) = self.idle.take() else { return };
+        self.closed = true;
         let Deadlines { close, reap, .. } = self.spec.deadlines;
         let never = CancellationToken::new();
         if let Err(broken) =

@@ -139,8 +139,9 @@ impl Evaluator {
     }
 
     async fn start_up(&mut self, cancel: &CancellationToken) -> Result<EvaluatorChild, PoolError> {
-        self.starts += 1;
-        let again = self.starts > 1;
+        let reopened = std::mem::take(&mut self.closed);
+        self.starts += u64::from(!reopened);
+        let again = self.starts > 1 && !reopened;
         let device = self.spec.device.to_string();
         // The first start adds zero, which makes the device's time series appear.
         metrics::counter!("sparsetune_evaluator_restarts_total", "device" => device)
