@@ -197,7 +197,10 @@ impl Blobs for LocalBlobs {
     async fn stage_folder(&self) -> Result<TempDir> {
         let staged = |blobs: &Self| {
             let exports = Self::exports(&blobs.root);
-            std::fs::create_dir_all(&exports)?;
+            match std::fs::create_dir(&exports) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
             TempDir::with_prefix_in("blobs-", exports)
         };
         self.blocking(staged).await
