@@ -240,7 +240,7 @@ fn a_device_that_is_not_there_is_told_at_once() {
 /// How many jobs of a data folder are in this state.
 async fn jobs(data: &Path, state: JobState) -> u64 {
     let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
-    let counts = store.job_counts().await.unwrap();
+    let counts = store.job_counts(sparsetune::store::Whose::Own).await.unwrap();
     counts.iter().find(|(_, of, _)| *of == state).map_or(0, |(_, _, count)| *count)
 }
 

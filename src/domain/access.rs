@@ -172,7 +172,7 @@ name! {
     TokenName, "token's name"
 }
 name! {
-    /// To whom jobs and entries of the audit log belong. All tokens have the default one: nothing is kept apart by it yet.
+    /// To whom matrices, jobs, plans, webhooks and entries of the audit log belong: what is of another is not seen.
     Namespace, "namespace"
 }
 
@@ -322,6 +322,11 @@ impl Caller {
     /// Whoever reaches a server that requires no tokens.
     pub fn anyone() -> Self {
         Self::owner(None, Namespace::default())
+    }
+
+    /// Whether the caller is of the namespace of who runs the service: what concerns all users is changed from there alone.
+    pub fn is_operators(&self) -> bool {
+        self.namespace == Namespace::default()
     }
 
     /// Who has all rights in a namespace.

@@ -26,7 +26,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
 }
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
-    app.metrics.set_jobs(&app.service.job_counts().await?);
+    app.metrics.set_jobs(&app.service.all_job_counts().await?);
     app.metrics.set_ready(app.service.ready().await.is_ok());
     let least = app.service.settings().stored.least_free;
     app.metrics.set_disk(&app.service.disk_free().await?, least);

@@ -24,8 +24,9 @@ impl Service {
         }
     }
 
-    /// The log, of one token if given, newest first.
+    /// The log of the caller's namespace, of one token if given, newest first; the operator's callers see that of all.
     pub async fn audit(&self, token: Option<&str>, page: &PageRequest) -> Result<Page<AuditEntry>> {
-        Ok(self.store.audit(token, page).await?)
+        let own = (!self.caller.is_operators()).then_some(&self.caller.namespace);
+        Ok(self.store.audit(own, token, page).await?)
     }
 }

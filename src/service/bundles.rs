@@ -93,11 +93,12 @@ impl Service {
         if let Some(stored) = self.stored_bundle(id, values).await? {
             return self.opened(stored).await;
         }
+        // Before what is in memory, which is not of one namespace alone.
+        let plan = self.plan(id).await?;
         let key = (id.clone(), values == Values::External);
         if let Some(built) = self.inner.built.0.get(&key) {
             return Ok(built);
         }
-        let plan = self.plan(id).await?;
         // A matrix and its arrays are held in memory, as when one is parsed.
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         // Whoever had the permit before may have built it.

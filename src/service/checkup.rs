@@ -5,9 +5,9 @@ mod plans;
 pub use plans::{LackingPlan, Remedy};
 
 use super::whole::name_of;
-use crate::domain::{Digest, Matrix};
+use crate::domain::Digest;
 use crate::store::{
-    BlobError, Blobs, LocalBlobs, Matrices as _, MatrixQuery, PageRequest, SqliteStore, StoreError,
+    BlobError, Blobs, LocalBlobs, Matrices as _, Retaining as _, SqliteStore, StoreError,
     Upkeep as _,
 };
 use serde::Serialize;
@@ -95,9 +95,8 @@ pub async fn checkup(
     let unnamed: Vec<Digest> =
         old.into_iter().filter(|it| !named.contains(it) && sound.contains(it)).collect();
     found.unnamed = unnamed.len() as u64;
-    let matrices = store.matrices(&MatrixQuery::All, &PageRequest::ALL).await?.items;
-    let matrices: HashSet<Digest> =
-        matrices.into_iter().map(|Matrix { digest, .. }| digest).collect();
+    let matrices = store.kept_matrices().await?;
+    let matrices: HashSet<Digest> = matrices.into_iter().map(|kept| kept.digest).collect();
     for digest in named.into_iter().filter(|digest| !sound.contains(digest)) {
         // It may have come since the files were listed, or out of the trash.
         if !found.damaged.contains(&digest) && blobs.exists(&digest).await? {
@@ -139,8 +138,13 @@ async fn mend(
         if blobs.exists(&digest).await? {
             continue;
         }
-        match store.delete_matrix(&digest).await {
-            Ok(_) => repaired.push(format!("matrix {digest} was forgotten: upload it again")),
+        let mut forgotten = Ok(());
+        for kept in store.kept_matrices().await?.into_iter().filter(|kept| kept.digest == digest) {
+            let there = store.within(&kept.namespace);
+            forgotten = forgotten.and(there.delete_matrix(&digest).await.map(drop));
+        }
+        match forgotten {
+            Ok(()) => repaired.push(format!("matrix {digest} was forgotten: upload it again")),
             Err(StoreError::InUse(why)) => {
                 repaired.push(format!("matrix {digest} was kept: {why}"));
                 kept.push(digest);

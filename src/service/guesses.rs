@@ -7,7 +7,7 @@ use super::{Ranker, Result, Service, ServiceError, request};
 use crate::domain::learned::Scope;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    CandidateId, Device, DeviceKind, Digest, Matrix, Plan, PlanId, Problem, Timestamp,
+    CandidateId, Device, DeviceKind, Digest, Matrix, Namespace, Plan, PlanId, Problem, Timestamp,
 };
 use crate::ops::{self, Figures, Narrowing};
 use crate::sparse::canonical::{self, CanonicalError};
@@ -108,14 +108,14 @@ struct Basis {
 
 impl Basis {
     fn new(
-        key: &PlanKey,
+        (key, of): (&PlanKey, &Namespace),
         matrix: &Matrix,
         device: &Device,
         learned: Option<Ranker>,
         quarantined: HashSet<CandidateId>,
     ) -> Self {
         let model = model_name(learned.as_ref(), &key.problem, device.kind);
-        let id = name(key, device, &model, &quarantined);
+        let id = name(key, (device, of), &model, &quarantined);
         let (key, matrix, device) = (key.clone(), matrix.clone(), device.clone());
         Self { key, matrix, device, learned, quarantined, id }
     }
@@ -162,7 +162,7 @@ impl Service {
         }
         let learned = self.ranker(&key.problem, device).await?;
         let quarantined = self.barred(key, device).await?;
-        let basis = Basis::new(key, matrix, device, learned, quarantined);
+        let basis = Basis::new((key, &self.caller.namespace), matrix, device, learned, quarantined);
         if let Some(plan) = self.guessed(&basis).await? {
             return Ok(Guess::stored(plan));
         }
@@ -357,8 +357,13 @@ fn model_name(learned: Option<&Ranker>, problem: &Problem, kind: DeviceKind) -> 
     )
 }
 
-/// The same id for the same key, model, software and quarantine.
-fn name(key: &PlanKey, device: &Device, model: &str, quarantined: &HashSet<CandidateId>) -> PlanId {
+/// The same id for the same key, namespace, model, software and quarantine.
+fn name(
+    key: &PlanKey,
+    (device, of): (&Device, &Namespace),
+    model: &str,
+    quarantined: &HashSet<CandidateId>,
+) -> PlanId {
     let kernels: Vec<String> =
         device.kernels.iter().map(|(family, digest)| format!("{family}={digest}")).collect();
     let mut barred: Vec<&str> = quarantined.iter().map(|id| id.0.as_str()).collect();
@@ -370,6 +375,11 @@ fn name(key: &PlanKey, device: &Device, model: &str, quarantined: &HashSet<Candi
         kernels.join(","),
         barred.join(",")
     );
+    // Those of the default one are as they were before there were others.
+    let text = match *of == Namespace::default() {
+        true => text,
+        false => format!("{text}\0{of}"),
+    };
     let digest = Digest::of(text.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_bytes()[..16]);

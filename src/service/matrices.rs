@@ -34,6 +34,10 @@ impl Service {
         if !self.store.delete_matrix(digest).await? {
             return Err(ServiceError::not_found("matrix", digest));
         }
+        // The file is for all namespaces that have the matrix.
+        if self.store.is_held(digest).await? {
+            return Ok(());
+        }
         self.inner.drawings.forget(digest);
         self.inner.blobs.delete(digest).await?;
         Ok(())

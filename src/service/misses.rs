@@ -36,13 +36,13 @@ impl Service {
         if let Some(Submission::Existing(Work::Tune(job))) = known {
             return Ok(Some(standing(&job)));
         }
-        let counts = self.store.job_counts().await?;
+        let counts = self.all_job_counts().await?;
         let queued = counts
             .iter()
             .find(|(kind, state, _)| (*kind, *state) == (WorkKind::Tune, JobState::Queued));
-        if let Some((_, _, queued)) = queued.filter(|(_, _, queued)| *queued > MOST_QUEUED) {
+        if queued.is_some_and(|(_, _, queued)| *queued > MOST_QUEUED) {
             return Ok(Some(format!(
-                "no measuring job is queued: {queued} jobs are waiting, and lookups add none beyond {MOST_QUEUED}"
+                "no measuring job is queued: lookups add none while more than {MOST_QUEUED} jobs are waiting"
             )));
         }
         // The diagonal for a solve may have to be read first, and the request does not wait for this. Only one such task

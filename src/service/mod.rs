@@ -52,7 +52,7 @@ pub use learning::{ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
-pub use retention::{Going, Gone, Part};
+pub use retention::{Going, Gone, Held, Part};
 pub use room::StoredLimits;
 pub use settings::{
     BudgetLimits, DEVICE_LOCKS, Keep, LearningSettings, SearchDefaults, ServiceSettings,
@@ -63,7 +63,7 @@ pub use tokens::{MadeToken, NewToken, Ring};
 pub use upkeep::Removed;
 
 use crate::domain::{Caller, DeviceId, JobState, WorkKind};
-use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError};
+use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError, Whose};
 use drawings::Drawings;
 use signals::Signals;
 use std::sync::{Arc, Mutex, RwLock};
@@ -118,7 +118,6 @@ impl Service {
         let signals = Arc::new(Signals::default());
         let listener: Arc<dyn Listener> = signals.clone();
         store.listen(&listener);
-        let all = store;
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let room = Arc::new(room::Room::new(settings.stored.clone()));
         blobs.check_with(whole::name_of);
@@ -142,10 +141,11 @@ impl Service {
             models: Mutex::default(),
             ring: Arc::default(),
         };
-        Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()), store: all }
+        Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()), store }
     }
 
-    /// This service on behalf of a caller, who may be permitted less.
+    /// This service on behalf of a caller, who may be permitted less, and for whom nothing of other namespaces exists. Without this it
+    /// acts for the operator, in the namespace `default`.
     pub fn on_behalf_of(&self, caller: &Caller) -> Self {
         let store = self.store.on_behalf_of(caller);
         Self { inner: Arc::clone(&self.inner), caller: Arc::new(caller.clone()), store }
@@ -178,9 +178,14 @@ impl Service {
         self.inner.signals.confirmed()
     }
 
-    /// The number of jobs and trainings in each state; states without any are left out.
+    /// The number of the namespace's jobs and trainings in each state; states without any are left out.
     pub async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
-        Ok(self.store.job_counts().await?)
+        Ok(self.store.job_counts(Whose::Own).await?)
+    }
+
+    /// [`Self::job_counts`] of all namespaces, for the figures of the service.
+    pub async fn all_job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
+        Ok(self.store.job_counts(Whose::All).await?)
     }
 
     /// Claims the oldest work of the queue. Work that lost too many workers fails first.

@@ -2,10 +2,11 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::retention::{Excess, Item, Rules, excess};
-use crate::domain::{Digest, JobId, PlanId, Timestamp};
+use crate::domain::{Caller, Digest, JobId, Namespace, PlanId, Timestamp};
 use crate::store::{KeptJob, KeptMatrix, KeptPlan, Pin, Pins};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::time::UNIX_EPOCH;
 
 /// What goes of one kind.
@@ -26,7 +27,20 @@ pub struct Going {
     /// Jobs whose trials go.
     pub trials: Part<JobId>,
     pub trial_rows: u64,
-    pub matrices: Part<Digest>,
+    pub matrices: Part<Held>,
+}
+
+/// A matrix as one namespace has it; its file goes with the last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Held {
+    pub namespace: Namespace,
+    pub digest: Digest,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.digest, self.namespace)
+    }
 }
 
 impl Going {
@@ -107,7 +121,10 @@ impl Service {
         if !rules.matrices.is_empty() {
             let matrices = store.kept_matrices().await?;
             let items = self.matrix_items(&matrices).await?;
-            going.matrices = part(&excess(&items, &rules.matrices, now), |at| matrices[at].digest);
+            going.matrices = part(&excess(&items, &rules.matrices, now), |at| {
+                let KeptMatrix { namespace, digest, .. } = &matrices[at];
+                Held { namespace: namespace.clone(), digest: *digest }
+            });
         }
         Ok(going)
     }
@@ -125,8 +142,9 @@ impl Service {
         for some in going.jobs.items.chunks(BATCH) {
             gone.jobs += store.delete_jobs(some).await?;
         }
-        for digest in &going.matrices.items {
-            match self.delete_matrix(digest).await {
+        for Held { namespace, digest } in &going.matrices.items {
+            let there = self.on_behalf_of(&Caller::owner(None, namespace.clone()));
+            match there.delete_matrix(digest).await {
                 Ok(()) => gone.matrices += 1,
                 Err(ServiceError::Conflict { .. } | ServiceError::NotFound { .. }) => {}
                 Err(error) => return Err(error),

@@ -208,7 +208,8 @@ impl Service {
             let message = "tokens of the configuration are removed there (server.tokens)";
             return Err(ServiceError::Conflict { message: message.to_owned() });
         }
-        let revoked = self.store.revoke_token(name, Timestamp::now()).await?;
+        let revoked =
+            self.store.revoke_token(&self.caller.namespace, name, Timestamp::now()).await?;
         if revoked.is_none() {
             return Err(ServiceError::not_found("token", name));
         }

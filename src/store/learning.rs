@@ -3,8 +3,8 @@
 use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, JobFeatures, JobId, LearnedModel, ModelId, Problem,
-    Timestamp,
+    Candidate, CandidateId, Device, Digest, JobFeatures, JobId, LearnedModel, ModelId, Namespace,
+    Problem, Timestamp,
 };
 use crate::store::Fence;
 use async_trait::async_trait;
@@ -31,6 +31,8 @@ pub struct TrainingRow {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Undescribed {
     pub job: JobId,
+    /// Where the job and its matrix are.
+    pub namespace: Namespace,
     pub problem: Problem,
     pub matrix: Digest,
     /// The device it ran on, as recorded in its plan.

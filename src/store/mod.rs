@@ -24,7 +24,7 @@ pub use learning::{
 };
 pub use queue::{
     Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
-    Submission,
+    Submission, Whose,
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
 pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
@@ -192,8 +192,8 @@ pub trait Matrices: Send + Sync {
     /// Held while a matrix's file and row are created or deleted together: by one task of all processes that use the store. `Busy`
     /// if others hold it for long.
     async fn publishing(&self) -> Result<Guard>;
-    /// Stores the facts. Returns false, and changes nothing, if the digest was already known. `Quota` if it would exceed a limit of
-    /// the caller.
+    /// Stores the facts. Returns false, and changes nothing, if the digest was already known in this namespace; whether another has it
+    /// makes no difference. `Quota` if it would exceed a limit of the caller.
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
     /// Newest first.
@@ -201,8 +201,10 @@ pub trait Matrices: Send + Sync {
     /// The names of matrices, including deleted ones if a plan has kept the name.
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
     /// False if the matrix did not exist. `InUse` while a queued or running job needs it, or it is pinned. Plans outlive their
-    /// matrix.
+    /// matrix. Other namespaces that have it keep it.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
+    /// Whether any namespace has the matrix: its file is for all of them.
+    async fn is_held(&self, digest: &Digest) -> Result<bool>;
 }
 
 #[async_trait]
@@ -349,6 +351,9 @@ pub trait Store:
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);
-    /// The same store on behalf of a caller: what is submitted and stored through it is the caller's, within the caller's limits.
+    /// The same store on behalf of a caller: what is submitted and stored through it is the caller's, within the caller's limits, and
+    /// matrices, jobs with their events and trials, plans with their bundles, pins and webhooks of other namespaces are not there for
+    /// it. A store that was just opened is in the namespace `default`. Devices, the quarantine, kernel figures, models and what they
+    /// learn from are of the whole service, and so is what upkeep, retention and workers ask for, which says so.
     fn on_behalf_of(&self, caller: &Caller) -> Arc<dyn Store>;
 }

@@ -93,15 +93,21 @@ pub struct Finish {
     /// The work with its final state.
     pub work: Work,
     pub made: Option<Made>,
+    /// Bytes that a plan's program and arrays count for in a quota.
+    pub charged: u64,
 }
 
 impl Finish {
     pub fn job(job: Job, plan: Option<Plan>) -> Self {
-        Self { work: job.into(), made: plan.map(|plan| Made::Plan(Box::new(plan))) }
+        Self { work: job.into(), made: plan.map(|plan| Made::Plan(Box::new(plan))), charged: 0 }
     }
 
     pub fn training(training: Training, model: Option<NewModel>) -> Self {
-        Self { work: training.into(), made: model.map(|model| Made::Model(Box::new(model))) }
+        Self {
+            work: training.into(),
+            made: model.map(|model| Made::Model(Box::new(model))),
+            charged: 0,
+        }
     }
 }
 
@@ -131,6 +137,15 @@ pub struct JobFilter {
     pub state: Option<JobState>,
     pub matrix: Option<Digest>,
     pub device: Option<DeviceId>,
+}
+
+/// Whose jobs are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of the caller's namespace.
+    Own,
+    /// Those of all, for the service's own figures.
+    All,
 }
 
 /// A job's log lines and funnel at one point in time.
@@ -184,7 +199,7 @@ pub trait Jobs: Send + Sync {
     /// Appends an event that is neither a job update nor a trial.
     async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()>;
     /// The number of jobs and trainings in each state; states without any are left out.
-    async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>>;
+    async fn job_counts(&self, of: Whose) -> Result<Vec<(WorkKind, JobState, u64)>>;
 }
 
 /// Typed access to the queue, for callers that know the kind of work.

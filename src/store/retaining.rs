@@ -1,7 +1,7 @@
 //! What retention weighs and removes, and what is pinned against it.
 
 use super::Result;
-use crate::domain::{Digest, JobId, PlanId, Timestamp};
+use crate::domain::{Digest, JobId, Namespace, PlanId, Timestamp};
 use async_trait::async_trait;
 
 /// What may be pinned.
@@ -18,8 +18,10 @@ pub struct Pins {
     pub plans: Vec<PlanId>,
 }
 
+/// A matrix as one namespace has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptMatrix {
+    pub namespace: Namespace,
     pub digest: Digest,
     /// When it was stored, or its newest job was submitted.
     pub used_at: Timestamp,
@@ -43,6 +45,7 @@ pub struct KeptJob {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptPlan {
+    pub namespace: Namespace,
     pub id: PlanId,
     pub matrix: Digest,
     /// The job that made it, if one did.
@@ -64,17 +67,18 @@ pub struct KeptBundle {
     pub imported: bool,
 }
 
-/// Nothing here removes what is pinned, whenever the pin was set.
+/// Pins are those of the caller's namespace; the rest is for the whole service. Nothing here removes what is pinned, whenever the pin
+/// was set.
 #[async_trait]
 pub trait Retaining: Send + Sync {
     /// Pins something, or lifts its pin. False if it does not exist.
     async fn pin(&self, what: &Pin, pinned: bool) -> Result<bool>;
     async fn pins(&self) -> Result<Pins>;
-    /// Every matrix, in no particular order.
+    /// Every matrix of every namespace, in no particular order.
     async fn kept_matrices(&self) -> Result<Vec<KeptMatrix>>;
-    /// Every job that ended, in no particular order; trainings are not among them. `bytes` reads all their trials and events.
+    /// Every job of any namespace that ended, in no particular order; trainings are not among them. `bytes` reads all their trials and events.
     async fn kept_jobs(&self, bytes: bool) -> Result<Vec<KeptJob>>;
-    /// Every plan, in no particular order.
+    /// Every plan of every namespace, in no particular order.
     async fn kept_plans(&self) -> Result<Vec<KeptPlan>>;
     /// Deletes jobs that ended, with trials, events and features, in one transaction; returns their number. Their plans are kept.
     async fn delete_jobs(&self, ids: &[JobId]) -> Result<u64>;

@@ -1,7 +1,7 @@
 //! API tokens, by the hash of their secret.
 
 use super::Result;
-use crate::domain::{Digest, Timestamp, Token, TokenName};
+use crate::domain::{Digest, Namespace, Timestamp, Token, TokenName};
 use async_trait::async_trait;
 
 /// A token and the BLAKE3 hash of its secret.
@@ -13,12 +13,17 @@ pub struct StoredToken {
 
 #[async_trait]
 pub trait Tokens: Send + Sync {
-    /// Returns false, and changes nothing, if a token in force has this name. `InUse` if `most` tokens are in force.
+    /// Returns false, and changes nothing, if a token of its namespace in force has this name. `InUse` if `most` tokens are in force.
     async fn insert_token(&self, new: &StoredToken, most: u32) -> Result<bool>;
-    /// All tokens, also revoked and expired ones, newest first.
+    /// All tokens of all namespaces, also revoked and expired ones, newest first.
     async fn tokens(&self) -> Result<Vec<StoredToken>>;
-    /// Ends the token in force of this name; `None` if there is none.
-    async fn revoke_token(&self, name: &TokenName, at: Timestamp) -> Result<Option<Token>>;
+    /// Ends the token in force of this name in a namespace; `None` if there is none.
+    async fn revoke_token(
+        &self,
+        of: &Namespace,
+        name: &TokenName,
+        at: Timestamp,
+    ) -> Result<Option<Token>>;
     /// Removes tokens that were revoked or expired before this time; returns how many.
     async fn forget_tokens(&self, before: Timestamp) -> Result<u64>;
     /// Grows with every change of the tokens by any process.

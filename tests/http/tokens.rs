@@ -197,7 +197,10 @@ async fn the_first_token_closes_a_server_and_the_last_opens_none() {
     }
     assert!(closed);
     assert_eq!(app.status("/v1/jobs", secret).await, 200);
-    other.revoke_token(&token.name, sparsetune::domain::Timestamp::now()).await.unwrap();
+    other
+        .revoke_token(&token.namespace, &token.name, sparsetune::domain::Timestamp::now())
+        .await
+        .unwrap();
     let mut status = 200;
     for _ in 0..100 {
         status = app.status("/v1/jobs", secret).await;

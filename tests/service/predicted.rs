@@ -179,7 +179,11 @@ async fn misses_wait_for_a_short_queue() {
         world.service.submit(&request(&matrix, n), None).await.unwrap();
     }
     let missed = world.service.lookup_and_keep(&query(matrix.digest, 64)).await.unwrap();
-    assert!(missed.reasons.iter().any(|why| why.contains("33 jobs are")), "{:?}", missed.reasons);
+    assert!(
+        missed.reasons.iter().any(|why| why.contains("more than 32 jobs are waiting")),
+        "{:?}",
+        missed.reasons
+    );
     let page = PageRequest { after: None, limit: 100 };
     let jobs = world.service.jobs(&JobFilter::default(), &page).await.unwrap().items;
     assert_eq!(jobs.len(), 33);

@@ -14,6 +14,10 @@ fn count(most: u64) -> Rule {
     Rule { count: Some(most), ..Rule::default() }
 }
 
+fn digests_of(going: &Going) -> Vec<Digest> {
+    going.matrices.items.iter().map(|held| held.digest).collect()
+}
+
 fn numbers(going: &Going) -> [u64; 4] {
     let Going { plans, jobs, trial_rows, matrices, .. } = going;
     [plans.items.len() as u64, jobs.items.len() as u64, *trial_rows, matrices.items.len() as u64]
@@ -60,7 +64,7 @@ async fn what_is_shown_is_what_goes() {
         "what was replaced goes first"
     );
     assert!(going.plans.bytes > 6, "the plans and their programs");
-    assert_eq!(going.matrices.items, [a.digest]);
+    assert_eq!(digests_of(&going), [a.digest]);
     let file = service.blobs().local_copy(&a.digest).await.unwrap();
     assert_eq!(going.matrices.bytes, std::fs::metadata(&file).unwrap().len());
     assert_eq!(service.going(&rules).await.unwrap(), going, "nothing was changed by looking");
@@ -128,7 +132,7 @@ async fn who_uploads_a_matrix_again_uses_it() {
     }
     assert_eq!(world.service.going(&rules).await.unwrap().matrices.items.len(), 2);
     assert!(!world.upload(&again).await.created);
-    assert_eq!(world.service.going(&rules).await.unwrap().matrices.items, [digests[0]]);
+    assert_eq!(digests_of(&world.service.going(&rules).await.unwrap()), [digests[0]]);
 }
 
 #[tokio::test]

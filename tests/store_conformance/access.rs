@@ -1,14 +1,18 @@
 //! Tokens and the audit log.
 
 use crate::Sqlite;
-use sparsetune::domain::{AuditEntry, Digest, Timestamp, Token, TokenLimits};
+use sparsetune::domain::{AuditEntry, Digest, Namespace, Timestamp, Token, TokenLimits};
 use sparsetune::store::{PageRequest, StoreError, StoredToken};
+
+fn team() -> Namespace {
+    "team".parse().unwrap()
+}
 
 fn token(name: &str, at: i64) -> StoredToken {
     let token = Token {
         name: name.parse().unwrap(),
         scopes: "tune,read".parse().unwrap(),
-        namespace: "team".parse().unwrap(),
+        namespace: team(),
         created_at: Timestamp(at),
         expires_at: (at % 2 == 0).then_some(Timestamp(at + 100)),
         revoked_at: None,
@@ -33,10 +37,17 @@ pub async fn a_name_is_one_token_in_force(harness: &Sqlite) {
     );
     assert_eq!(store.tokens().await.unwrap(), [other.clone(), first.clone()]);
     assert_eq!(store.tokens_revision().await.unwrap(), revision + 2);
-    assert!(store.revoke_token(&"nobody".parse().unwrap(), Timestamp(4)).await.unwrap().is_none());
-    let revoked = store.revoke_token(&first.token.name, Timestamp(4)).await.unwrap().unwrap();
+    assert!(
+        store
+            .revoke_token(&team(), &"nobody".parse().unwrap(), Timestamp(4))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let revoked =
+        store.revoke_token(&team(), &first.token.name, Timestamp(4)).await.unwrap().unwrap();
     assert_eq!(revoked, Token { revoked_at: Some(Timestamp(4)), ..first.token.clone() });
-    assert!(store.revoke_token(&first.token.name, Timestamp(5)).await.unwrap().is_none());
+    assert!(store.revoke_token(&team(), &first.token.name, Timestamp(5)).await.unwrap().is_none());
     assert_eq!(store.tokens_revision().await.unwrap(), revision + 3);
     // The name is free, and the revoked one is still told of.
     assert!(store.insert_token(&token("ci", 6), 3).await.unwrap());
@@ -45,6 +56,16 @@ pub async fn a_name_is_one_token_in_force(harness: &Sqlite) {
         again.tokens().await.unwrap().iter().map(|one| one.token.name.to_string()).collect();
     assert_eq!(names, ["ci", "other", "ci"]);
     assert_eq!(again.tokens().await.unwrap()[2].token, revoked);
+    // Another namespace's names are its own.
+    let StoredToken { token: mut elsewhere, .. } = token("ci", 9);
+    elsewhere.namespace = Namespace::default();
+    let elsewhere = StoredToken { token: elsewhere, hash: Digest::of(b"elsewhere") };
+    assert!(store.insert_token(&elsewhere, 9).await.unwrap());
+    let ours = &elsewhere.token;
+    assert!(store.revoke_token(&ours.namespace, &ours.name, Timestamp(9)).await.unwrap().is_some());
+    assert!(store.revoke_token(&ours.namespace, &ours.name, Timestamp(9)).await.unwrap().is_none());
+    assert!(again.tokens().await.unwrap().iter().any(|one| one.token.revoked_at.is_none()
+        && (&one.token.name, &one.token.namespace) == (&ours.name, &team())));
     let full = store.insert_token(&token("more", 7), 2).await;
     assert!(matches!(full, Err(StoreError::InUse(_))), "{full:?}");
 }
@@ -63,7 +84,7 @@ pub async fn ended_tokens_are_forgotten_in_time(harness: &Sqlite) {
     for (name, at) in [("revoked", 1), ("expired", 2), ("kept", 3)] {
         assert!(store.insert_token(&token(name, at), 9).await.unwrap());
     }
-    store.revoke_token(&"revoked".parse().unwrap(), Timestamp(50)).await.unwrap().unwrap();
+    store.revoke_token(&team(), &"revoked".parse().unwrap(), Timestamp(50)).await.unwrap().unwrap();
     assert_eq!(store.forget_tokens(Timestamp(50)).await.unwrap(), 0);
     let revision = store.tokens_revision().await.unwrap();
     assert_eq!(store.forget_tokens(Timestamp(103)).await.unwrap(), 2);
@@ -89,7 +110,7 @@ pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Sqlite) {
     let mut seen = Vec::new();
     let mut page = PageRequest::first(3);
     loop {
-        let read = store.audit(None, &page).await.unwrap();
+        let read = store.audit(None, None, &page).await.unwrap();
         seen.extend(read.items);
         // What is added meanwhile is on no later page.
         store.record_change(&entry(100)).await.unwrap();
@@ -99,12 +120,13 @@ pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Sqlite) {
         }
     }
     assert_eq!(seen, (1..=7).rev().map(entry).collect::<Vec<_>>());
-    let even = store.audit(Some("even"), &PageRequest { after: None, limit: 2 }).await.unwrap();
+    let even =
+        store.audit(None, Some("even"), &PageRequest { after: None, limit: 2 }).await.unwrap();
     assert_eq!((even.items, even.next.is_some()), (vec![entry(100), entry(100)], true));
     assert_eq!(store.trim_audit(Timestamp(3), 100).await.unwrap(), 2);
     assert_eq!(store.trim_audit(Timestamp(0), 4).await.unwrap(), 4);
-    let left = store.audit(None, &PageRequest::ALL).await.unwrap().items;
+    let left = store.audit(None, None, &PageRequest::ALL).await.unwrap().items;
     assert_eq!(left, [entry(100), entry(100), entry(100), entry(7)]);
     let foreign = PageRequest { after: Some("nonsense".to_owned()), limit: 1 };
-    assert!(matches!(store.audit(None, &foreign).await, Err(StoreError::BadCursor)));
+    assert!(matches!(store.audit(None, None, &foreign).await, Err(StoreError::BadCursor)));
 }

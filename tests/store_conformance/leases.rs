@@ -129,7 +129,10 @@ pub async fn a_job_ends_once(harness: &Sqlite) {
     store.finish(&claim.fence, &ended(&claim.job, JobState::Failed, None)).await.unwrap();
     assert_fenced(&*store, &claim.fence, &claim.job).await;
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Failed);
-    assert_eq!(store.job_counts().await.unwrap(), [(WorkKind::Tune, JobState::Failed, 1)]);
+    assert_eq!(
+        store.job_counts(sparsetune::store::Whose::Own).await.unwrap(),
+        [(WorkKind::Tune, JobState::Failed, 1)]
+    );
 }
 
 pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
@@ -174,7 +177,7 @@ pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Sqlite) {
     assert!(matches!(&events[1].kind, EventKind::Log { message } if message.contains("request")));
     let counts = [(JobState::Failed, 2), (JobState::Running, 1)];
     let counts = counts.map(|(state, n)| (WorkKind::Tune, state, n));
-    assert_eq!(store.job_counts().await.unwrap(), counts);
+    assert_eq!(store.job_counts(sparsetune::store::Whose::Own).await.unwrap(), counts);
 
     // Nor does one that was asked to stop.
     store.request_cancel(&sound.id).await.unwrap();

@@ -11,6 +11,7 @@ mod jobs;
 mod learning;
 mod leases;
 mod lists;
+mod namespaces;
 mod pairing;
 #[path = "../fixture/plan.rs"]
 mod plan;
@@ -137,6 +138,13 @@ conform! { Sqlite:
     trainings::old_trainings_are_pruned,
     trainings::both_kinds_share_one_queue,
     trainings::every_write_says_what_it_changed,
+    namespaces::a_matrix_of_another_is_not_there,
+    namespaces::a_file_goes_with_the_last_holding,
+    namespaces::jobs_of_another_are_not_there,
+    namespaces::plans_of_another_are_not_there,
+    namespaces::quotas_and_turns_are_of_a_namespace,
+    namespaces::webhooks_hear_of_their_own,
+    namespaces::the_service_weighs_all_of_them,
     retaining::what_is_kept_is_weighed,
     retaining::what_is_pinned_is_not_removed,
     retaining::what_is_removed_goes_with_all_that_is_its_own,

@@ -34,6 +34,7 @@ pub async fn what_is_kept_is_weighed(harness: &Sqlite) {
     let mut matrices = store.kept_matrices().await.unwrap();
     matrices.sort_by_key(|kept| kept.used_at);
     let kept = |digest: Digest, used_at, needed| KeptMatrix {
+        namespace: sparsetune::domain::Namespace::default(),
         digest,
         used_at: Timestamp(used_at),
         pinned: false,

@@ -376,7 +376,7 @@ pub async fn both_kinds_share_one_queue(harness: &Sqlite) {
         std::slice::from_ref(&asked.id)
     );
     assert_eq!(list(Some(WorkKind::Train), Some(JobState::Queued)).await, []);
-    let counts = store.job_counts().await.unwrap();
+    let counts = store.job_counts(sparsetune::store::Whose::Own).await.unwrap();
     assert!(counts.contains(&(WorkKind::Tune, JobState::Queued, 1)));
     assert!(counts.contains(&(WorkKind::Train, JobState::Running, 1)) && counts.len() == 2);
     assert_eq!(words::claim(&*store, "w", LEASE).await.unwrap().job.id, job.id);

@@ -1,7 +1,7 @@
 //! Plans that lack a file: what can be done about each, and doing it.
 
 use super::CheckupError;
-use crate::domain::{Digest, JobId, PlanId, Work};
+use crate::domain::{Digest, JobId, Namespace, PlanId, Work};
 use crate::service::{jobs, request};
 use crate::store::{
     Jobs as _, KeptPlan, NewWork, Plans as _, Retaining as _, SqliteStore, StoreError, Submission,
@@ -14,6 +14,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LackingPlan {
     pub plan: PlanId,
+    pub namespace: Namespace,
     pub matrix: Digest,
     pub files: Vec<Digest>,
     pub remedy: Remedy,
@@ -69,7 +70,8 @@ pub(super) async fn lacking(
         let files: Vec<Digest> = names.copied().collect();
         if !files.is_empty() {
             let remedy = remedy(store, &plan, &files, sound).await?;
-            found.push(LackingPlan { plan: plan.id, matrix: plan.matrix, files, remedy });
+            let KeptPlan { id, namespace, matrix, .. } = plan;
+            found.push(LackingPlan { plan: id, namespace, matrix, files, remedy });
         }
     }
     Ok(found)
@@ -94,7 +96,7 @@ async fn remedy(
         return Ok(Remedy::Build);
     }
     let Some(job) = &plan.job else { return Ok(Remedy::Forget) };
-    let known = matches!(store.work(job).await?, Some(Work::Tune(_)));
+    let known = matches!(store.within(&plan.namespace).work(job).await?, Some(Work::Tune(_)));
     Ok(match known && sound.contains(&plan.matrix) {
         true => Remedy::Tune(job.clone()),
         false => Remedy::Upload,
@@ -124,7 +126,7 @@ pub(super) async fn mend(
             Ok(gone)
         }
         Remedy::Tune(job) => {
-            repaired.extend(tune_again(store, id, job).await?);
+            repaired.extend(tune_again(&store.within(&lacking.namespace), id, job).await?);
             Ok(false)
         }
         Remedy::Upload | Remedy::Import => Ok(false),

@@ -5,7 +5,7 @@ use super::Halt;
 use super::handle::TrainingHandle;
 use super::threads::Threads;
 use crate::domain::learned::Scope;
-use crate::domain::{CandidateId, Digest, JobFeatures, Matrix, Timestamp};
+use crate::domain::{Caller, CandidateId, Digest, JobFeatures, Matrix, Timestamp};
 use crate::ops::{self, Figures, Narrowing, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
@@ -64,6 +64,8 @@ async fn describe(
     job: &Undescribed,
     threads: &Threads,
 ) -> Result<Result<(), String>, Halt> {
+    // A model learns from what every namespace has measured.
+    let service = &service.on_behalf_of(&Caller::owner(None, job.namespace.clone()));
     let store = service.store();
     let Some(facts) = store.known_matrix(&job.matrix).await? else {
         return Ok(Err("the matrix is unknown".to_owned()));

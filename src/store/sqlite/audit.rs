@@ -1,7 +1,7 @@
 //! The audit log: rows that are only added, until they are old or too many.
 
 use super::{SqliteStore, codec};
-use crate::domain::{AuditEntry, Timestamp};
+use crate::domain::{AuditEntry, Namespace, Timestamp};
 use crate::store::{Audit, Page, PageRequest, Result};
 use async_trait::async_trait;
 
@@ -25,10 +25,7 @@ impl AuditRow {
         Ok(AuditEntry {
             at: Timestamp(self.at),
             token: self.token,
-            namespace: self
-                .namespace
-                .parse()
-                .map_err(|error| codec::corrupt("audit namespace", error))?,
+            namespace: codec::namespace(self.namespace)?,
             peer: self.peer,
             request: self.request,
             action: self.action,
@@ -58,15 +55,22 @@ impl Audit for SqliteStore {
         Ok(())
     }
 
-    async fn audit(&self, token: Option<&str>, page: &PageRequest) -> Result<Page<AuditEntry>> {
+    async fn audit(
+        &self,
+        of: Option<&Namespace>,
+        token: Option<&str>,
+        page: &PageRequest,
+    ) -> Result<Page<AuditEntry>> {
         let limit = codec::page_limit(page.limit);
         let after = page.after.as_deref().map(|text| codec::read_cursor(LIST, text)).transpose()?;
         let rows: Vec<AuditRow> = sqlx::query_as(
             "SELECT seq, at, token, namespace, peer, request, action, subject, status FROM audit
-             WHERE seq < ?1 AND (?2 IS NULL OR token = ?2) ORDER BY seq DESC LIMIT ?3",
+             WHERE seq < ?1 AND (?2 IS NULL OR token = ?2) AND (?3 IS NULL OR namespace = ?3)
+             ORDER BY seq DESC LIMIT ?4",
         )
         .bind(after.map_or(i64::MAX, |(seq, _)| seq))
         .bind(token)
+        .bind(of.map(Namespace::as_str))
         .bind(limit + 1)
         .fetch_all(&self.readers)
         .await?;

@@ -1,7 +1,7 @@
 //! Bundles: one file for each plan, with or without values.
 
-use super::codec::{self, Stored};
-use super::{SqliteStore, upkeep};
+use super::codec;
+use super::{SqliteStore, plans, quotas, upkeep};
 use crate::domain::{Matrix, Plan, PlanId, Timestamp};
 use crate::store::{Bundles, Result, StoredBundle};
 use async_trait::async_trait;
@@ -33,10 +33,12 @@ impl Bundles for SqliteStore {
     async fn bundle(&self, plan: &PlanId, without_values: bool) -> Result<Option<StoredBundle>> {
         let row: Option<Row> = sqlx::query_as(
             "SELECT plan, without_values, blob, bytes, sha256, imported, created_at FROM bundles
-             WHERE plan = ? AND without_values = ?",
+             WHERE plan = ? AND without_values = ?
+                 AND EXISTS (SELECT 1 FROM plans WHERE plans.id = bundles.plan AND namespace = ?)",
         )
         .bind(&plan.0)
         .bind(without_values)
+        .bind(self.namespace())
         .fetch_optional(&self.readers)
         .await?;
         row.map(|(plan, without_values, blob, bytes, sha256, imported, created_at)| {
@@ -67,26 +69,9 @@ impl Bundles for SqliteStore {
         bundle: &StoredBundle,
     ) -> Result<bool> {
         let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
-                 predicted, facts_version, facts)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-        )
-        .bind(&plan.id.0)
-        .bind(&plan.pattern_digest.as_bytes()[..])
-        .bind(plan.problem.to_string())
-        .bind(plan.device.class().0)
-        .bind(plan.l2_policy.to_string())
-        .bind(&plan.matrix.as_bytes()[..])
-        .bind(plan.created_at.0)
-        .bind(i64::from(plan.version))
-        .bind(codec::encode(plan)?)
-        .bind(plan.is_predicted())
-        .bind(Matrix::VERSION)
-        .bind(codec::encode(facts)?)
-        .execute(&mut *tx)
-        .await?;
-        if done.rows_affected() == 0 {
+        quotas::may_store(&mut tx, &self.caller, bundle.bytes, 0).await?;
+        let of = plans::Of::caller(self, bundle.bytes);
+        if !plans::insert_with(&mut tx, plan, facts, &of).await? {
             return Ok(false);
         }
         insert(&mut tx, bundle).await?;

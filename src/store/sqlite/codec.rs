@@ -1,8 +1,8 @@
 //! Conversion between rows and domain types: versioned JSON, digests, enum names, and the opaque cursors of lists.
 
 use crate::domain::{
-    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, TrainRequest,
-    Trial,
+    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Namespace, Plan,
+    TrainRequest, Trial,
     learned::MODEL_VERSION,
     plan::{OLDEST_VERSION, PLAN_VERSION},
     training::TRAINING_VERSION,
@@ -86,6 +86,10 @@ pub(super) fn digest(what: &str, bytes: &[u8]) -> Result<Digest> {
     <[u8; 32]>::try_from(bytes)
         .map(Digest::from_bytes)
         .map_err(|_| corrupt(what, format!("a digest of {} bytes", bytes.len())))
+}
+
+pub(super) fn namespace(text: String) -> Result<Namespace> {
+    Namespace::try_from(text).map_err(|error| corrupt("namespace", error))
 }
 
 /// Counts are never negative in a valid file.

@@ -1,7 +1,7 @@
 //! Events of jobs: appended in the transaction of the change they report, and numbered without gaps.
 
-use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
+use super::{SqliteStore, jobs};
 use crate::domain::{Event, EventKind, JobId, Timestamp, Trial};
 use crate::store::{Result, StoreError, Story};
 use sqlx::SqliteConnection;
@@ -98,6 +98,10 @@ pub(super) async fn after(
 ) -> Result<Vec<Event>> {
     // A client may send any number; there are no events beyond the largest.
     let Ok(mut after) = i64::try_from(after) else { return Ok(Vec::new()) };
+    let mut reader = store.readers.acquire().await?;
+    if !jobs::is_here(&mut reader, store, job).await? {
+        return Ok(Vec::new());
+    }
     loop {
         let rows: Vec<EventRow> = sqlx::query_as(
             "SELECT e.seq, e.at, e.version, e.body, t.version AS trial_version, t.body AS trial
@@ -107,7 +111,7 @@ pub(super) async fn after(
         .bind(&job.0)
         .bind(after)
         .bind(limit)
-        .fetch_all(&store.readers)
+        .fetch_all(&mut *reader)
         .await?;
         let Some(last) = rows.last().map(|row| row.seq) else { return Ok(Vec::new()) };
         let events = rows.into_iter().filter_map(|row| row.event(job).transpose());
@@ -128,13 +132,16 @@ pub(super) const STORY: &str = "SELECT at, version, body FROM events INDEXED BY 
 /// Log lines and the funnel, without decoding the job updates and trials in between.
 pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
     let mut tx = store.readers.begin().await?;
-    let last_seq: Option<i64> = sqlx::query_scalar("SELECT last_seq FROM jobs WHERE id = ?")
-        .bind(&job.0)
-        .fetch_optional(&mut *tx)
-        .await?;
+    let last_seq: Option<i64> =
+        sqlx::query_scalar("SELECT last_seq FROM jobs WHERE id = ? AND namespace = ?")
+            .bind(&job.0)
+            .bind(store.namespace())
+            .fetch_optional(&mut *tx)
+            .await?;
+    let Some(last_seq) = last_seq else { return Ok(Story::default()) };
     let rows: Vec<(i64, i64, String)> =
         sqlx::query_as(STORY).bind(&job.0).fetch_all(&mut *tx).await?;
-    let last_seq = codec::count("event number", last_seq.unwrap_or(0))?;
+    let last_seq = codec::count("event number", last_seq)?;
     let mut story = Story { last_seq, ..Story::default() };
     for (at, version, body) in rows {
         match kind(version, &body)? {

@@ -3,10 +3,12 @@
 use super::codec;
 use super::rows::{Columns, WorkRow, work_columns};
 use super::{SqliteStore, endings, events, leases, quotas};
-use crate::domain::{Digest, Event, EventKind, JobId, JobState, Timestamp, Work, WorkKind};
+use crate::domain::{
+    Digest, Event, EventKind, JobId, JobState, Namespace, Timestamp, Work, WorkKind,
+};
 use crate::store::{
     Change, Claim, Fence, Finish, JobFilter, Jobs, NewWork, Page, PageRequest, Queue, Renewal,
-    Result, StoreError, Story, Submission,
+    Result, StoreError, Story, Submission, Whose,
 };
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
@@ -25,14 +27,14 @@ impl Jobs for SqliteStore {
         }
         let mut tx = self.begin().await?;
         if let Some((key, request)) = &new.idempotency
-            && let Some(known) = by_idempotency_key(&mut tx, key, request).await?
+            && let Some(known) = by_idempotency_key(&mut tx, self, key, request).await?
         {
             return Ok(known);
         }
-        let submission = match live_twin(&mut tx, &new.dedup_key).await? {
+        let submission = match live_twin(&mut tx, self, &new.dedup_key).await? {
             Some(work) => Submission::Existing(work),
             None => {
-                quotas::may_queue(&mut tx, self.caller.as_deref(), &new.work, self.now()).await?;
+                quotas::may_queue(&mut tx, &self.caller, &new.work, self.now()).await?;
                 Submission::Created(insert(&mut tx, self, new).await?)
             }
         };
@@ -42,7 +44,7 @@ impl Jobs for SqliteStore {
             sqlx::query(
                 "INSERT INTO idempotency_keys (key, request, job, created_at) VALUES (?, ?, ?, ?)",
             )
-            .bind(key)
+            .bind(own(self, key))
             .bind(&request.as_bytes()[..])
             .bind(&work.id().0)
             .bind(Timestamp::now().0)
@@ -59,18 +61,18 @@ impl Jobs for SqliteStore {
 
     async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>> {
         let mut reader = self.readers.acquire().await?;
-        by_idempotency_key(&mut reader, key, request).await
+        by_idempotency_key(&mut reader, self, key, request).await
     }
 
     async fn work(&self, id: &JobId) -> Result<Option<Work>> {
         let mut reader = self.readers.acquire().await?;
-        by_id(&mut reader, id).await
+        by_id(&mut reader, self.namespace(), id).await
     }
 
     async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>> {
         let limit = codec::page_limit(page.limit);
         let after = page.after.as_deref().map(|text| codec::read_cursor(LIST, text)).transpose()?;
-        let mut query = list_query(filter, after, limit + 1);
+        let mut query = list_query(self.namespace(), filter, after, limit + 1);
         let rows: Vec<WorkRow> = query.build_query_as().fetch_all(&self.readers).await?;
         let rows = codec::cut(rows, limit, |row| codec::cursor(LIST, row.created_at, &row.id().0));
         let mut items = Vec::with_capacity(rows.items.len());
@@ -90,12 +92,15 @@ impl Jobs for SqliteStore {
 
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>> {
         let mut tx = self.begin().await?;
+        if by_id(&mut tx, self.namespace(), id).await?.is_none() {
+            return Ok(None);
+        }
         sqlx::query("UPDATE jobs SET cancel_requested = 1 WHERE id = ? AND state = 'running'")
             .bind(&id.0)
             .execute(&mut *tx)
             .await?;
         let mut changes = endings::cancelled(&mut tx, Some(id), self.now()).await?;
-        let work = by_id(&mut tx, id).await?;
+        let work = by_id(&mut tx, self.namespace(), id).await?;
         // Wakes up its worker, which is asked to stop.
         changes.push(Change::Job(id.clone()));
         tx.commit(changes).await?;
@@ -143,8 +148,12 @@ impl Jobs for SqliteStore {
         tx.commit([Change::Job(fence.job.clone())]).await
     }
 
-    async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(COUNTS).fetch_all(&self.readers).await?;
+    async fn job_counts(&self, of: Whose) -> Result<Vec<(WorkKind, JobState, u64)>> {
+        let query = match of {
+            Whose::Own => sqlx::query_as(OWN_COUNTS).bind(self.namespace()),
+            Whose::All => sqlx::query_as(COUNTS),
+        };
+        let rows: Vec<(String, i64, i64)> = query.fetch_all(&self.readers).await?;
         let mut counts = Vec::with_capacity(rows.len());
         for (state, all, trainings) in rows {
             let state: JobState = codec::named("job state", state)?;
@@ -162,13 +171,18 @@ impl Jobs for SqliteStore {
 pub(super) const COUNTS: &str =
     "SELECT state, count(*), sum(kind = 'train') FROM jobs GROUP BY state";
 
-/// A page of jobs, newest first, after the time and id of the last job shown.
+pub(super) const OWN_COUNTS: &str =
+    "SELECT state, count(*), sum(kind = 'train') FROM jobs WHERE namespace = ? GROUP BY state";
+
+/// A page of a namespace's jobs, newest first, after the time and id of the last job shown.
 pub(super) fn list_query(
+    namespace: &str,
     filter: &JobFilter,
     after: Option<(i64, String)>,
     limit: i64,
 ) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new(concat!("SELECT ", work_columns!(), " FROM jobs WHERE 1"));
+    query.push(" AND namespace = ").push_bind(namespace.to_owned());
     match filter.kind {
         // A literal as in the condition of the partial index, which a parameter would not match.
         Some(WorkKind::Train) => _ = query.push(" AND kind = 'train'"),
@@ -192,54 +206,88 @@ pub(super) fn list_query(
     query
 }
 
-async fn by_id(connection: &mut SqliteConnection, id: &JobId) -> Result<Option<Work>> {
-    let row: Option<WorkRow> =
-        sqlx::query_as(concat!("SELECT ", work_columns!(), " FROM jobs WHERE id = ?"))
-            .bind(&id.0)
-            .fetch_optional(connection)
-            .await?;
+async fn by_id(
+    connection: &mut SqliteConnection,
+    namespace: &str,
+    id: &JobId,
+) -> Result<Option<Work>> {
+    let row: Option<WorkRow> = sqlx::query_as(concat!(
+        "SELECT ",
+        work_columns!(),
+        " FROM jobs WHERE id = ? AND namespace = ?"
+    ))
+    .bind(&id.0)
+    .bind(namespace)
+    .fetch_optional(connection)
+    .await?;
     row.map(WorkRow::work).transpose()
+}
+
+/// Whether the job is one of the store's namespace: what belongs to another's is not read.
+pub(super) async fn is_here(
+    connection: &mut SqliteConnection,
+    store: &SqliteStore,
+    id: &JobId,
+) -> Result<bool> {
+    let here: Option<i64> = sqlx::query_scalar("SELECT 1 FROM jobs WHERE id = ? AND namespace = ?")
+        .bind(&id.0)
+        .bind(store.namespace())
+        .fetch_optional(connection)
+        .await?;
+    Ok(here.is_some())
+}
+
+/// A key of one namespace. Those of the default one are as they were before there were others; no name has a line's end.
+fn own(store: &SqliteStore, key: &str) -> String {
+    match store.caller.namespace == Namespace::default() {
+        true => key.to_owned(),
+        false => format!("{}\n{key}", store.namespace()),
+    }
 }
 
 async fn by_idempotency_key(
     connection: &mut SqliteConnection,
+    store: &SqliteStore,
     key: &str,
     request: &Digest,
 ) -> Result<Option<Submission>> {
     let row: Option<(Vec<u8>, String)> =
         sqlx::query_as("SELECT request, job FROM idempotency_keys WHERE key = ?")
-            .bind(key)
+            .bind(own(store, key))
             .fetch_optional(&mut *connection)
             .await?;
     let Some((stored, job)) = row else { return Ok(None) };
     if codec::digest("idempotency key", &stored)? != *request {
         return Ok(Some(Submission::KeyReused));
     }
-    let work = by_id(connection, &JobId(job)).await?;
+    let work = by_id(connection, store.namespace(), &JobId(job)).await?;
     Ok(work.map(Submission::Existing))
 }
 
 /// The queued or running work with this dedup key.
-async fn live_twin(tx: &mut SqliteConnection, dedup_key: &str) -> Result<Option<Work>> {
+async fn live_twin(
+    tx: &mut SqliteConnection,
+    store: &SqliteStore,
+    dedup_key: &str,
+) -> Result<Option<Work>> {
     let row: Option<WorkRow> = sqlx::query_as(concat!(
         "SELECT ",
         work_columns!(),
         " FROM jobs WHERE dedup_key = ? AND state IN ('queued', 'running') AND cancel_requested = 0"
     ))
-    .bind(dedup_key)
+    .bind(own(store, dedup_key))
     .fetch_optional(tx)
     .await?;
     row.map(WorkRow::work).transpose()
 }
 
 async fn insert(tx: &mut SqliteConnection, store: &SqliteStore, new: &NewWork) -> Result<Work> {
-    let namespace = store.caller.as_ref().map(|caller| caller.namespace.clone());
     let columns = Columns::of(&new.work)?;
     let row: Option<WorkRow> = sqlx::query_as(concat!(
         "INSERT INTO jobs (id, kind, device, matrix, version, request, dedup_key, state, stage, total, detail, created_at,
              token, namespace, priority, last_seq)
          SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, ?12, ?13, ?14, 1
-         WHERE ?4 IS NULL OR EXISTS (SELECT 1 FROM matrices WHERE digest = ?4)
+         WHERE ?4 IS NULL OR EXISTS (SELECT 1 FROM holdings WHERE namespace = ?13 AND digest = ?4)
          RETURNING ",
         work_columns!()
     ))
@@ -249,13 +297,13 @@ async fn insert(tx: &mut SqliteConnection, store: &SqliteStore, new: &NewWork) -
     .bind(columns.matrix)
     .bind(columns.version)
     .bind(columns.request)
-    .bind(&new.dedup_key)
+    .bind(own(store, &new.dedup_key))
     .bind(columns.stage)
     .bind(columns.total)
     .bind(columns.detail)
     .bind(new.work.created_at().0)
     .bind(store.token())
-    .bind(namespace.unwrap_or_default().as_str())
+    .bind(store.namespace())
     .bind(new.priority)
     .fetch_optional(&mut *tx)
     .await?;

@@ -19,7 +19,7 @@ use sqlx::SqliteConnection;
 
 /// Jobs ordered by age. The problem's key text begins with the name of the operation.
 pub(super) const UNDESCRIBED: &str =
-    "SELECT j.id, j.matrix, j.created_at, p.version, p.body FROM jobs j INDEXED BY jobs_newest
+    "SELECT j.id, j.namespace, j.matrix, j.created_at, p.version, p.body FROM jobs j INDEXED BY jobs_newest
      JOIN plans p ON p.id = j.plan AND p.device_class = ?1 AND p.problem GLOB ?2 || ';*'
      WHERE j.finished_at IS NOT NULL
          AND (j.created_at, j.id) > (?4, ?5)

@@ -32,20 +32,20 @@ pub(super) const WAITING: &str = concat!(
 /// the longer ago it ended, and nothing after an hour; a job counts as a second at least, so that a row of failures is no free ride.
 pub(super) const TAKE: &str = concat!(
     "WITH waiting AS MATERIALIZED (
-         SELECT id, token, priority, created_at FROM jobs WHERE kind = ?4 AND device IS ?5 AND state IN ('queued', 'running')
+         SELECT id, namespace, token, priority, created_at FROM jobs WHERE kind = ?4 AND device IS ?5 AND state IN ('queued', 'running')
          AND (state = 'queued' OR (state = 'running' AND ",
     expired!(),
     "))),
      shares AS MATERIALIZED (
-         SELECT token, (
+         SELECT namespace, token, (
              SELECT COALESCE(SUM(MAX(search_seconds, 1.0) * (1.0 - COALESCE(MAX(?3 - finished_at, 0), 0) / 3600000.0)), 0.0)
-             FROM jobs used WHERE used.token IS whose.token AND used.state <> 'queued'
+             FROM jobs used WHERE used.namespace = whose.namespace AND used.token IS whose.token AND used.state <> 'queued'
                  AND (used.finished_at IS NULL OR used.finished_at > ?3 - 3600000)) AS seconds
-         FROM (SELECT DISTINCT token FROM waiting) whose)
+         FROM (SELECT DISTINCT namespace, token FROM waiting) whose)
      UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2, lease_ms = ?6,
          attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
      WHERE id = (
-         SELECT id FROM waiting JOIN shares ON shares.token IS waiting.token
+         SELECT id FROM waiting JOIN shares ON shares.namespace = waiting.namespace AND shares.token IS waiting.token
          ORDER BY priority DESC, seconds, created_at, id LIMIT 1)
      RETURNING ",
     work_columns!()
@@ -169,7 +169,8 @@ pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) 
             changes.extend(keep_model(&mut tx, training, model).await?);
         }
         (Work::Tune(_), Some(Made::Plan(made))) => {
-            plans::insert(&mut tx, made).await?;
+            let of = plans::Of::job(&mut tx, &fence.job, finish.charged).await?;
+            plans::insert(&mut tx, made, &of).await?;
             changes.push(upkeep::revise(&mut tx).await?);
             plan = Some(&made.id);
         }

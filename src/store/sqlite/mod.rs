@@ -27,7 +27,7 @@ mod upkeep;
 mod webhooks;
 
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full, private};
-use crate::domain::{Caller, Timestamp, TokenName};
+use crate::domain::{Caller, Namespace, Timestamp, TokenName};
 use file_lock::{FileLock, Serial};
 use serde::Deserialize;
 use sqlx::migrate::{MigrateError, Migrator};
@@ -94,8 +94,8 @@ pub struct SqliteStore {
     listeners: Listeners,
     now: fn() -> Timestamp,
     file: Arc<Path>,
-    /// On whose behalf; `None` for the service's own work.
-    caller: Option<Arc<Caller>>,
+    /// On whose behalf. What is of another namespace is not there for it.
+    caller: Arc<Caller>,
 }
 
 impl SqliteStore {
@@ -150,12 +150,27 @@ impl SqliteStore {
             .connect_with(options.read_only(true))
             .await?;
         let (listeners, file) = (Listeners::default(), path.into());
-        Ok(Self { writer, readers, listeners, now: limits.now, file, caller: None })
+        let caller = Arc::new(Caller::anyone());
+        Ok(Self { writer, readers, listeners, now: limits.now, file, caller })
     }
 
     /// The name of the caller's token.
     fn token(&self) -> Option<&str> {
-        self.caller.as_ref()?.token.as_ref().map(TokenName::as_str)
+        self.caller.token.as_ref().map(TokenName::as_str)
+    }
+
+    /// The namespace that all reads and writes of matrices, jobs, plans and webhooks are in.
+    fn namespace(&self) -> &str {
+        self.caller.namespace.as_str()
+    }
+
+    /// The same store on behalf of who has all rights in a namespace.
+    pub fn within(&self, namespace: &Namespace) -> Self {
+        self.of(&Caller::owner(None, namespace.clone()))
+    }
+
+    fn of(&self, caller: &Caller) -> Self {
+        Self { caller: Arc::new(caller.clone()), ..self.clone() }
     }
 
     /// Takes the write lock immediately: a transaction that begins with a read could fail at its first write.
@@ -167,7 +182,7 @@ impl SqliteStore {
 
 impl super::Store for SqliteStore {
     fn on_behalf_of(&self, caller: &Caller) -> Arc<dyn super::Store> {
-        Arc::new(Self { caller: Some(Arc::new(caller.clone())), ..self.clone() })
+        Arc::new(self.of(caller))
     }
 
     fn listen(&self, listener: &Arc<dyn Listener>) {

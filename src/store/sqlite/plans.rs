@@ -1,80 +1,121 @@
 //! Plans: newest by key, each with a copy of its matrix's facts.
 
 use super::codec::{self, Stored, decode};
-use super::{SqliteStore, quality};
+use super::{SqliteStore, matrices, quality};
 use crate::domain::plan::PlanKey;
-use crate::domain::{DeviceClass, Digest, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem};
+use crate::domain::{
+    DeviceClass, Digest, JobId, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem,
+};
 use crate::store::{Page, PageRequest, PlanQuery, Plans, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 const LIST: &str = "plans";
 
-/// Stores a plan with a copy of its matrix's facts.
-pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()> {
+/// To whom a plan belongs, and for how many bytes it counts in a quota.
+pub(super) struct Of {
+    namespace: String,
+    token: Option<String>,
+    charged: u64,
+}
+
+impl Of {
+    /// Who submitted the job.
+    pub(super) async fn job(tx: &mut SqliteConnection, job: &JobId, charged: u64) -> Result<Self> {
+        let (namespace, token) = sqlx::query_as("SELECT namespace, token FROM jobs WHERE id = ?")
+            .bind(&job.0)
+            .fetch_one(tx)
+            .await?;
+        Ok(Self { namespace, token, charged })
+    }
+
+    pub(super) fn caller(store: &SqliteStore, charged: u64) -> Self {
+        let token = store.token().map(str::to_owned);
+        Self { namespace: store.namespace().to_owned(), token, charged }
+    }
+}
+
+/// Stores a plan with a copy of its matrix's facts, as they are where it belongs.
+pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan, of: &Of) -> Result<()> {
+    let facts = matrices::held(tx, &of.namespace, &plan.matrix).await?;
+    let facts = facts.ok_or_else(|| StoreError::Missing(format!("matrix {}", plan.matrix)))?;
+    match insert_with(tx, plan, &facts, of).await? {
+        true => Ok(()),
+        false => Err(StoreError::Misuse(format!("plan {} is already stored", plan.id).into())),
+    }
+}
+
+/// Stores a plan with the facts of its matrix. False if there is one with its id.
+pub(super) async fn insert_with(
+    tx: &mut SqliteConnection,
+    plan: &Plan,
+    facts: &Matrix,
+    of: &Of,
+) -> Result<bool> {
     let done = sqlx::query(
         "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
-             predicted, facts_version, facts)
-         SELECT ?, ?, ?, ?, ?, digest, ?, ?, ?, ?, version, facts FROM matrices WHERE digest = ?",
+             predicted, facts_version, facts, namespace, token, charged)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
     )
     .bind(&plan.id.0)
     .bind(&plan.pattern_digest.as_bytes()[..])
     .bind(plan.problem.to_string())
     .bind(plan.device.class().0)
     .bind(plan.l2_policy.to_string())
+    .bind(&plan.matrix.as_bytes()[..])
     .bind(plan.created_at.0)
     .bind(i64::from(plan.version))
     .bind(codec::encode(plan)?)
     .bind(plan.is_predicted())
-    .bind(&plan.matrix.as_bytes()[..])
+    .bind(Matrix::VERSION)
+    .bind(codec::encode(facts)?)
+    .bind(&of.namespace)
+    .bind(&of.token)
+    .bind(i64::try_from(of.charged).unwrap_or(i64::MAX))
     .execute(tx)
     .await?;
-    if done.rows_affected() == 0 {
-        return Err(StoreError::Missing(format!("matrix {}", plan.matrix)));
-    }
-    Ok(())
+    Ok(done.rows_affected() == 1)
 }
 
 // A plan that was only predicted answers no key: `predicted = 0` is the condition of the indexes used here.
 //
-// The lists take the sort key of the last row shown as their first two parameters, and their limit as the third.
-
-// The lists take the place of the last row shown as their first two parameters, and their limit as the third.
+// The lists take the sort key of the last row shown as their first two parameters, their limit as the third, and the namespace as the
+// fourth.
 
 pub(super) const MEASURED: &str = "SELECT version, body FROM plans
-     WHERE pattern_digest = ?4 AND problem = ?5 AND device_class = ?6 AND l2_policy = ?7 AND predicted = 0
+     WHERE namespace = ?4 AND pattern_digest = ?5 AND problem = ?6 AND device_class = ?7 AND l2_policy = ?8 AND predicted = 0
          AND (created_at, id) < (?1, ?2)
      ORDER BY created_at DESC, id DESC LIMIT ?3";
 
 /// By the pattern of a matrix that is stored, or that a plan was made for; else the digest is that of a pattern.
 pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
-     WHERE pattern_digest = coalesce(
-             (SELECT pattern_digest FROM matrices WHERE digest = ?1),
-             (SELECT pattern_digest FROM plans WHERE matrix = ?1 AND predicted = 0 LIMIT 1),
-             ?1)
-         AND problem = ?2 AND device_class = ?3 AND l2_policy = ?4 AND predicted = 0
+     WHERE namespace = ?1 AND pattern_digest = coalesce(
+             (SELECT pattern_digest FROM holdings WHERE namespace = ?1 AND digest = ?2),
+             (SELECT pattern_digest FROM plans WHERE namespace = ?1 AND matrix = ?2 AND predicted = 0 LIMIT 1),
+             ?2)
+         AND problem = ?3 AND device_class = ?4 AND l2_policy = ?5 AND predicted = 0
      ORDER BY created_at DESC, id DESC LIMIT 1";
 
 pub(super) const PREDICTED: &str = "SELECT version, body FROM plans
-     WHERE pattern_digest = ?4 AND problem = ?5 AND device_class = ?6 AND l2_policy = ?7 AND predicted = 1
+     WHERE namespace = ?4 AND pattern_digest = ?5 AND problem = ?6 AND device_class = ?7 AND l2_policy = ?8 AND predicted = 1
          AND (created_at, id) < (?1, ?2)
      ORDER BY created_at DESC, id DESC LIMIT ?3";
 
 pub(super) const KEYS: &str = "SELECT body ->> '$.problem', device_class, l2_policy FROM plans
-     WHERE pattern_digest = ? AND predicted = 0 GROUP BY problem, device_class, l2_policy
+     WHERE namespace = ? AND pattern_digest = ? AND predicted = 0 GROUP BY problem, device_class, l2_policy
      ORDER BY max(created_at) DESC, max(id) DESC";
 
 pub(super) const OF_PROBLEM: &str = "SELECT id, facts_version, facts FROM (
          SELECT id, facts_version, facts, created_at, row_number() OVER (
              PARTITION BY pattern_digest ORDER BY created_at DESC, id DESC) AS age
-         FROM plans WHERE problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0)
+         FROM plans WHERE namespace = ? AND problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0)
      WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?";
 
 /// Keys and times are covered by an index; for a key that was tuned often, only the newest plan is read.
 pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
-         FROM plans WHERE pattern_digest = ?4 AND predicted = 0) newest
+         FROM plans WHERE namespace = ?4 AND pattern_digest = ?5 AND predicted = 0) newest
      JOIN plans ON plans.id = newest.id
      WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?1, ?2)
      ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?3";
@@ -82,10 +123,10 @@ pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FR
 pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, problem, device_class, l2_policy, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
-         FROM plans WHERE pattern_digest = ?4 AND predicted = 1) newest
+         FROM plans WHERE namespace = ?4 AND pattern_digest = ?5 AND predicted = 1) newest
      JOIN plans ON plans.id = newest.id
      WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?1, ?2) AND NOT EXISTS (
-         SELECT 1 FROM plans measured WHERE measured.pattern_digest = ?4 AND measured.predicted = 0
+         SELECT 1 FROM plans measured WHERE measured.namespace = ?4 AND measured.pattern_digest = ?5 AND measured.predicted = 0
              AND measured.problem = newest.problem AND measured.device_class = newest.device_class
              AND measured.l2_policy = newest.l2_policy)
      ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?3";
@@ -94,8 +135,9 @@ pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body FROM (
 impl Plans for SqliteStore {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>> {
         let row: Option<(i64, String)> =
-            sqlx::query_as("SELECT version, body FROM plans WHERE id = ?")
+            sqlx::query_as("SELECT version, body FROM plans WHERE id = ? AND namespace = ?")
                 .bind(&id.0)
+                .bind(self.namespace())
                 .fetch_optional(&self.readers)
                 .await?;
         row.map(|(version, body)| decode(version, &body)).transpose()
@@ -103,6 +145,7 @@ impl Plans for SqliteStore {
 
     async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>> {
         let row: Option<(i64, String)> = sqlx::query_as(OF_MATRIX)
+            .bind(self.namespace())
             .bind(&asked.as_bytes()[..])
             .bind(key.problem.to_string())
             .bind(&key.device_class.0)
@@ -126,6 +169,7 @@ impl Plans for SqliteStore {
             PlanQuery::UnmeasuredOfPattern(_) => UNMEASURED,
         };
         let query = sqlx::query_as(statement).bind(at).bind(after).bind(limit + 1);
+        let query = query.bind(self.namespace());
         let query = match of {
             PlanQuery::Measured(key) | PlanQuery::Predicted(key) => query
                 .bind(&key.pattern_digest.as_bytes()[..])
@@ -148,23 +192,26 @@ impl Plans for SqliteStore {
             return Err(StoreError::Misuse(why.into()));
         }
         let mut tx = self.begin().await?;
-        let known: Option<i64> = sqlx::query_scalar("SELECT 1 FROM plans WHERE id = ?")
-            .bind(&plan.id.0)
-            .fetch_optional(&mut *tx)
-            .await?;
+        let known: Option<i64> =
+            sqlx::query_scalar("SELECT 1 FROM plans WHERE id = ? AND namespace = ?")
+                .bind(&plan.id.0)
+                .bind(self.namespace())
+                .fetch_optional(&mut *tx)
+                .await?;
         if known.is_some() {
             return Ok(true);
         }
         let there: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM plans WHERE pattern_digest = ? AND predicted = 1",
+            "SELECT count(*) FROM plans WHERE namespace = ? AND pattern_digest = ? AND predicted = 1",
         )
+        .bind(self.namespace())
         .bind(&plan.pattern_digest.as_bytes()[..])
         .fetch_one(&mut *tx)
         .await?;
         if there >= i64::from(most) {
             return Ok(false);
         }
-        insert(&mut tx, plan).await?;
+        insert(&mut tx, plan, &Of::caller(self, 0)).await?;
         tx.commit(None).await?;
         Ok(true)
     }
@@ -175,8 +222,11 @@ impl Plans for SqliteStore {
 
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>> {
         // The text of the key cannot be parsed back into a problem, so the problem is read from the plan's body.
-        let rows: Vec<(String, String, String)> =
-            sqlx::query_as(KEYS).bind(&pattern.as_bytes()[..]).fetch_all(&self.readers).await?;
+        let rows: Vec<(String, String, String)> = sqlx::query_as(KEYS)
+            .bind(self.namespace())
+            .bind(&pattern.as_bytes()[..])
+            .fetch_all(&self.readers)
+            .await?;
         rows.into_iter()
             .map(|(problem, class, l2_policy)| {
                 Ok(PlanKey {
@@ -197,6 +247,7 @@ impl Plans for SqliteStore {
         limit: u32,
     ) -> Result<Vec<(Matrix, PlanId)>> {
         let rows: Vec<(String, i64, String)> = sqlx::query_as(OF_PROBLEM)
+            .bind(self.namespace())
             .bind(problem.to_string())
             .bind(&class.0)
             .bind(l2_policy.to_string())

@@ -1,7 +1,7 @@
 //! The limits of tokens: judged in the transaction that would exceed them.
 
 use super::codec;
-use crate::domain::{Caller, Matrix, QuotaExceeded, Timestamp, Work};
+use crate::domain::{Caller, QuotaExceeded, Timestamp, Work};
 use crate::store::{Result, StoreError};
 use sqlx::SqliteConnection;
 
@@ -10,7 +10,7 @@ const DAY_MS: i64 = 86_400_000;
 /// Budgets of jobs that have not ended count in full, so that the sum cannot be exceeded later.
 pub(super) const SPENT: &str = "SELECT COALESCE(SUM(CASE WHEN finished_at IS NULL
          THEN MAX(COALESCE(request ->> '$.search.seconds', 0.0), search_seconds) ELSE search_seconds END), 0.0) FROM jobs
-     WHERE token = ?1 AND kind = 'tune' AND (finished_at IS NULL OR finished_at > ?2)";
+     WHERE namespace = ?1 AND token = ?2 AND kind = 'tune' AND (finished_at IS NULL OR finished_at > ?3)";
 
 fn within(
     quota: &'static str,
@@ -32,24 +32,26 @@ fn float(count: u64) -> f64 {
 /// Whether the caller may queue this job now.
 pub(super) async fn may_queue(
     tx: &mut SqliteConnection,
-    caller: Option<&Caller>,
+    caller: &Caller,
     work: &Work,
     now: Timestamp,
 ) -> Result<()> {
-    let (Some(caller), Work::Tune(job)) = (caller, work) else { return Ok(()) };
-    let Some(token) = &caller.token else { return Ok(()) };
+    let (Some(token), Work::Tune(job)) = (&caller.token, work) else { return Ok(()) };
     let limits = &caller.limits;
     if limits.queued_jobs.is_some() {
-        let queued: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM jobs WHERE token = ? AND state = 'queued'")
-                .bind(token.as_str())
-                .fetch_one(&mut *tx)
-                .await?;
+        let queued: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM jobs WHERE namespace = ? AND token = ? AND state = 'queued'",
+        )
+        .bind(caller.namespace.as_str())
+        .bind(token.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
         let queued = float(codec::count("queued jobs", queued)?);
         within("queued_jobs", limits.queued_jobs.map(float), queued, 1.0, true)?;
     }
     if limits.search_seconds_per_day.is_some() {
         let used: f64 = sqlx::query_scalar(SPENT)
+            .bind(caller.namespace.as_str())
             .bind(token.as_str())
             .bind(now.plus_millis(-DAY_MS).0)
             .fetch_one(&mut *tx)
@@ -60,28 +62,32 @@ pub(super) async fn may_queue(
     Ok(())
 }
 
-/// Whether the caller may store this matrix as well.
+/// What a token has stored: matrices, and bytes of these and of what its plans name.
+const STORED: &str = "SELECT (SELECT count(*) FROM holdings WHERE namespace = ?1 AND token = ?2),
+         (SELECT COALESCE(SUM(charged), 0) FROM holdings WHERE namespace = ?1 AND token = ?2)
+         + (SELECT COALESCE(SUM(charged), 0) FROM plans WHERE namespace = ?1 AND token = ?2)";
+
+/// Whether the caller may store so many bytes more, of so many matrices.
 pub(super) async fn may_store(
     tx: &mut SqliteConnection,
-    caller: Option<&Caller>,
-    matrix: &Matrix,
+    caller: &Caller,
+    bytes: u64,
+    matrices: u64,
 ) -> Result<()> {
-    let Some((caller, token)) = caller.and_then(|caller| Some((caller, caller.token.as_ref()?)))
-    else {
-        return Ok(());
-    };
+    let Some(token) = &caller.token else { return Ok(()) };
     let limits = &caller.limits;
     if limits.matrices.is_none() && limits.stored_bytes.is_none() {
         return Ok(());
     }
-    let (count, bytes): (i64, i64) =
-        sqlx::query_as("SELECT count(*), COALESCE(SUM(charged), 0) FROM matrices WHERE token = ?")
-            .bind(token.as_str())
-            .fetch_one(&mut *tx)
-            .await?;
-    let count = float(codec::count("matrices", count)?);
-    within("matrices", limits.matrices.map(float), count, 1.0, false)?;
-    let bytes = float(codec::count("bytes of matrices", bytes)?);
-    let need = float(matrix.charged_bytes());
-    within("stored_bytes", limits.stored_bytes.map(float), bytes, need, false)
+    let (count, used): (i64, i64) = sqlx::query_as(STORED)
+        .bind(caller.namespace.as_str())
+        .bind(token.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+    if matrices > 0 {
+        let count = float(codec::count("matrices", count)?);
+        within("matrices", limits.matrices.map(float), count, float(matrices), false)?;
+    }
+    let used = float(codec::count("stored bytes", used)?);
+    within("stored_bytes", limits.stored_bytes.map(float), used, float(bytes), false)
 }

@@ -27,19 +27,21 @@ const JOBS: &str = "SELECT id, finished_at,
          ON events.job = jobs.id
      WHERE kind = 'tune' AND state NOT IN ('queued', 'running')";
 
-const MATRICES: &str = "SELECT digest,
-         max(created_at, coalesce((SELECT max(jobs.created_at) FROM jobs WHERE jobs.matrix = digest), 0)),
+const MATRICES: &str = "SELECT namespace, digest,
+         max(created_at, coalesce((SELECT max(jobs.created_at) FROM jobs
+             WHERE jobs.namespace = holdings.namespace AND jobs.matrix = digest), 0)),
          pinned_at IS NOT NULL,
-         EXISTS (SELECT 1 FROM jobs WHERE jobs.matrix = digest AND state IN ('queued', 'running'))
-     FROM matrices";
+         EXISTS (SELECT 1 FROM jobs WHERE jobs.namespace = holdings.namespace AND jobs.matrix = digest
+             AND state IN ('queued', 'running'))
+     FROM holdings";
 
 const PLANS: &str =
     "SELECT id, matrix, body ->> '$.provenance.job', created_at, pinned_at IS NOT NULL,
          EXISTS (SELECT 1 FROM plans newer WHERE newer.predicted = 0
-             AND newer.pattern_digest = plans.pattern_digest AND newer.problem = plans.problem
+             AND newer.namespace = plans.namespace AND newer.pattern_digest = plans.pattern_digest AND newer.problem = plans.problem
              AND newer.device_class = plans.device_class AND newer.l2_policy = plans.l2_policy
              AND (newer.created_at, newer.id) > (plans.created_at, plans.id)),
-         octet_length(body) + octet_length(facts)
+         octet_length(body) + octet_length(facts), namespace
      FROM plans";
 
 /// The blobs that each plan names; see `named_blobs`.
@@ -51,7 +53,7 @@ const FILES: &str = "SELECT id, body ->> '$.launch.source' FROM plans WHERE body
      UNION SELECT id, body ->> '$.launch.update.ptx' FROM plans WHERE body ->> '$.launch.update.ptx' IS NOT NULL
      UNION SELECT plans.id, a.value ->> '$.blob' FROM plans, json_each(body, '$.launch.arrays') a";
 
-type PlanRow = (String, Vec<u8>, Option<String>, i64, bool, bool, i64);
+type PlanRow = (String, Vec<u8>, Option<String>, i64, bool, bool, i64, String);
 
 #[async_trait]
 impl Retaining for SqliteStore {
@@ -61,15 +63,19 @@ impl Retaining for SqliteStore {
         // A pin keeps the time at which it was set.
         let done = match what {
             Pin::Matrix(digest) => {
-                sqlx::query("UPDATE matrices SET pinned_at = CASE WHEN ?1 IS NOT NULL THEN coalesce(pinned_at, ?1) END WHERE digest = ?2")
+                sqlx::query("UPDATE holdings SET pinned_at = CASE WHEN ?1 IS NOT NULL THEN coalesce(pinned_at, ?1) END
+                     WHERE namespace = ?2 AND digest = ?3")
                     .bind(at)
+                    .bind(self.namespace())
                     .bind(&digest.as_bytes()[..])
                     .execute(&mut *tx)
                     .await?
             }
             Pin::Plan(id) => {
-                sqlx::query("UPDATE plans SET pinned_at = CASE WHEN ?1 IS NOT NULL THEN coalesce(pinned_at, ?1) END WHERE id = ?2")
+                sqlx::query("UPDATE plans SET pinned_at = CASE WHEN ?1 IS NOT NULL THEN coalesce(pinned_at, ?1) END
+                     WHERE namespace = ?2 AND id = ?3")
                     .bind(at)
+                    .bind(self.namespace())
                     .bind(&id.0)
                     .execute(&mut *tx)
                     .await?
@@ -81,13 +87,15 @@ impl Retaining for SqliteStore {
 
     async fn pins(&self) -> Result<Pins> {
         let matrices: Vec<Vec<u8>> = sqlx::query_scalar(
-            "SELECT digest FROM matrices WHERE pinned_at IS NOT NULL ORDER BY pinned_at DESC, digest",
+            "SELECT digest FROM holdings WHERE namespace = ? AND pinned_at IS NOT NULL ORDER BY pinned_at DESC, digest",
         )
+        .bind(self.namespace())
         .fetch_all(&self.readers)
         .await?;
         let plans: Vec<String> = sqlx::query_scalar(
-            "SELECT id FROM plans WHERE pinned_at IS NOT NULL ORDER BY pinned_at DESC, id DESC",
+            "SELECT id FROM plans WHERE namespace = ? AND pinned_at IS NOT NULL ORDER BY pinned_at DESC, id DESC",
         )
+        .bind(self.namespace())
         .fetch_all(&self.readers)
         .await?;
         let matrices = matrices.iter().map(|digest| codec::digest("matrix digest", digest));
@@ -98,12 +106,13 @@ impl Retaining for SqliteStore {
     }
 
     async fn kept_matrices(&self) -> Result<Vec<KeptMatrix>> {
-        let rows: Vec<(Vec<u8>, i64, bool, bool)> =
+        let rows: Vec<(String, Vec<u8>, i64, bool, bool)> =
             sqlx::query_as(MATRICES).fetch_all(&self.readers).await?;
         rows.into_iter()
-            .map(|(digest, used_at, pinned, needed)| {
+            .map(|(namespace, digest, used_at, pinned, needed)| {
                 let digest = codec::digest("matrix digest", &digest)?;
-                Ok(KeptMatrix { digest, used_at: Timestamp(used_at), pinned, needed })
+                let namespace = codec::namespace(namespace)?;
+                Ok(KeptMatrix { namespace, digest, used_at: Timestamp(used_at), pinned, needed })
             })
             .collect()
     }
@@ -146,8 +155,9 @@ impl Retaining for SqliteStore {
             bundles.entry(plan).or_default().push(KeptBundle { blob, imported });
         }
         rows.into_iter()
-            .map(|(id, matrix, job, created_at, pinned, superseded, bytes)| {
+            .map(|(id, matrix, job, created_at, pinned, superseded, bytes, namespace)| {
                 Ok(KeptPlan {
+                    namespace: codec::namespace(namespace)?,
                     matrix: codec::digest("plan matrix", &matrix)?,
                     job: job.map(JobId),
                     created_at: Timestamp(created_at),

@@ -72,8 +72,7 @@ impl WorkRow {
     pub(super) fn by(&self) -> Result<Caller> {
         let token = self.token.as_deref().map(str::parse).transpose();
         let token = token.map_err(|error| codec::corrupt("job token", error))?;
-        let namespace =
-            self.namespace.parse().map_err(|error| codec::corrupt("job namespace", error))?;
+        let namespace = codec::namespace(self.namespace.clone())?;
         Ok(Caller::owner(token, namespace))
     }
 

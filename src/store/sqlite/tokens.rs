@@ -1,7 +1,7 @@
 //! API tokens. Revoked ones stay for a while, for who asks later what a name in the audit log was.
 
 use super::{SqliteStore, codec};
-use crate::domain::{Digest, Timestamp, Token, TokenName};
+use crate::domain::{Digest, Namespace, Timestamp, Token, TokenName};
 use crate::store::{Result, StoreError, StoredToken, Tokens};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -24,10 +24,7 @@ impl TokenRow {
         let token = Token {
             name: self.name.parse().map_err(|error| codec::corrupt("token name", error))?,
             scopes: self.scopes.parse().map_err(|error| codec::corrupt("token scopes", error))?,
-            namespace: self
-                .namespace
-                .parse()
-                .map_err(|error| codec::corrupt("token namespace", error))?,
+            namespace: codec::namespace(self.namespace)?,
             created_at: Timestamp(self.created_at),
             expires_at: self.expires_at.map(Timestamp),
             revoked_at: self.revoked_at.map(Timestamp),
@@ -90,13 +87,19 @@ impl Tokens for SqliteStore {
         Ok(rows.into_iter().filter_map(read).collect())
     }
 
-    async fn revoke_token(&self, name: &TokenName, at: Timestamp) -> Result<Option<Token>> {
+    async fn revoke_token(
+        &self,
+        of: &Namespace,
+        name: &TokenName,
+        at: Timestamp,
+    ) -> Result<Option<Token>> {
         let mut tx = self.begin().await?;
         let row: Option<TokenRow> = sqlx::query_as(
-            "UPDATE tokens SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL
+            "UPDATE tokens SET revoked_at = ? WHERE namespace = ? AND name = ? AND revoked_at IS NULL
              RETURNING hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits",
         )
         .bind(at.0)
+        .bind(of.as_str())
         .bind(name.as_str())
         .fetch_optional(&mut *tx)
         .await?;

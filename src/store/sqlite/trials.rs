@@ -2,7 +2,7 @@
 
 use super::SqliteStore;
 use super::codec::{self, Stored, encode};
-use super::{events, learning};
+use super::{events, jobs, learning};
 use crate::domain::{JobId, Trial, TrialCount, TrialFilter};
 use crate::store::{Change, Fence, Page, PageRequest, Result, StoreError, TrialQuery, Trials};
 use async_trait::async_trait;
@@ -72,11 +72,15 @@ impl Trials for SqliteStore {
             }
             None => -1,
         };
+        let mut reader = self.readers.acquire().await?;
+        if !jobs::is_here(&mut reader, self, id).await? {
+            return Ok(Page { items: Vec::new(), next: None });
+        }
         let query = sqlx::query_as(statement(of)).bind(&id.0);
         let query = match of {
             TrialQuery::PrunedSample { family } => {
                 let items = codec::decode_all(
-                    query.bind(family).bind(limit).fetch_all(&self.readers).await?,
+                    query.bind(family).bind(limit).fetch_all(&mut *reader).await?,
                 )?;
                 return Ok(Page { items, next: None });
             }
@@ -87,15 +91,19 @@ impl Trials for SqliteStore {
                 query.bind(after).bind(limit + 1).bind(codec::name("trial state", state)?)
             }
         };
-        let items = codec::decode_all(query.fetch_all(&self.readers).await?)?;
+        let items = codec::decode_all(query.fetch_all(&mut *reader).await?)?;
         Ok(codec::cut(items, limit, |trial: &Trial| {
             codec::cursor(LIST, trial.ordinal.into(), &id.0)
         }))
     }
 
     async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
+        let mut reader = self.readers.acquire().await?;
+        if !jobs::is_here(&mut reader, self, id).await? {
+            return Ok(Vec::new());
+        }
         let rows: Vec<(String, String, Option<String>, i64)> =
-            sqlx::query_as(COUNTS).bind(&id.0).fetch_all(&self.readers).await?;
+            sqlx::query_as(COUNTS).bind(&id.0).fetch_all(&mut *reader).await?;
         rows.into_iter()
             .map(|(family, state, pruned_by, count)| {
                 let count = codec::count("trials", count)?;

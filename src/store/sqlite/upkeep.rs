@@ -24,7 +24,7 @@ const TRAININGS: &str = "DELETE FROM jobs WHERE id IN (
 pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND body ->> '$.provenance.job' IS NULL
      AND (created_at < ? OR EXISTS (
          SELECT 1 FROM plans measured WHERE measured.predicted = 0
-             AND measured.pattern_digest = plans.pattern_digest AND measured.problem = plans.problem
+             AND measured.namespace = plans.namespace AND measured.pattern_digest = plans.pattern_digest AND measured.problem = plans.problem
              AND measured.device_class = plans.device_class AND measured.l2_policy = plans.l2_policy))
      AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.plan = plans.id)";
 

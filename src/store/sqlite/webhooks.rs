@@ -78,17 +78,20 @@ impl Webhooks for SqliteStore {
     async fn insert_webhook(&self, hook: &Webhook, secret: &str, most: u32) -> Result<()> {
         let names: Vec<&str> = hook.states.iter().map(|state| state.name()).collect();
         let mut tx = self.begin().await?;
-        let there: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM webhooks").fetch_one(&mut *tx).await?;
+        let there: i64 = sqlx::query_scalar("SELECT count(*) FROM webhooks WHERE namespace = ?")
+            .bind(self.namespace())
+            .fetch_one(&mut *tx)
+            .await?;
         if there >= i64::from(most) {
             return Err(StoreError::InUse(format!(
                 "there are {there} webhooks, as many as there may be: delete some first"
             )));
         }
         sqlx::query(
-            "INSERT INTO webhooks (id, url, secret, states, created_at) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO webhooks (id, namespace, url, secret, states, created_at) VALUES (?, ?, ?, ?, ?, ?)",
         )
         .bind(&hook.id.0)
+        .bind(self.namespace())
         .bind(&hook.url)
         .bind(secret)
         .bind(format!(",{},", names.join(",")))
@@ -100,8 +103,10 @@ impl Webhooks for SqliteStore {
 
     async fn webhooks(&self) -> Result<Vec<Webhook>> {
         let rows: Vec<WebhookRow> = sqlx::query_as(
-            "SELECT id, url, states, created_at FROM webhooks ORDER BY created_at DESC, id DESC",
+            "SELECT id, url, states, created_at FROM webhooks WHERE namespace = ?
+             ORDER BY created_at DESC, id DESC",
         )
+        .bind(self.namespace())
         .fetch_all(&self.readers)
         .await?;
         rows.into_iter().map(WebhookRow::webhook).collect()
@@ -109,8 +114,11 @@ impl Webhooks for SqliteStore {
 
     async fn delete_webhook(&self, id: &WebhookId) -> Result<bool> {
         let mut tx = self.begin().await?;
-        let done =
-            sqlx::query("DELETE FROM webhooks WHERE id = ?").bind(&id.0).execute(&mut *tx).await?;
+        let done = sqlx::query("DELETE FROM webhooks WHERE id = ? AND namespace = ?")
+            .bind(&id.0)
+            .bind(self.namespace())
+            .execute(&mut *tx)
+            .await?;
         tx.commit([]).await?;
         Ok(done.rows_affected() == 1)
     }
@@ -124,9 +132,11 @@ impl Webhooks for SqliteStore {
         };
         let rows: Vec<DeliveryRow> = sqlx::query_as(
             "SELECT id, hook, job, state, attempts, next_at, status, error, created_at, ended_at FROM deliveries
-             WHERE hook = ? AND (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?",
+             WHERE hook = (SELECT id FROM webhooks WHERE id = ? AND namespace = ?) AND (created_at, id) < (?, ?)
+             ORDER BY created_at DESC, id DESC LIMIT ?",
         )
         .bind(&hook.0)
+        .bind(self.namespace())
         .bind(at)
         .bind(after)
         .bind(limit + 1)

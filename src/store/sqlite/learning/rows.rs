@@ -11,6 +11,7 @@ use std::collections::HashMap;
 #[derive(sqlx::FromRow)]
 pub(super) struct UndescribedRow {
     pub id: String,
+    namespace: String,
     matrix: Vec<u8>,
     pub created_at: i64,
     version: i64,
@@ -32,7 +33,8 @@ impl UndescribedRow {
         }
         let Told { problem, device } = codec::decode_part(Plan::WHAT, &self.body)?;
         let matrix = codec::digest("job matrix", &self.matrix)?;
-        Ok(Undescribed { job: JobId(self.id), problem, matrix, device })
+        let namespace = codec::namespace(self.namespace)?;
+        Ok(Undescribed { job: JobId(self.id), namespace, problem, matrix, device })
     }
 }
 

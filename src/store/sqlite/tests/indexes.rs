@@ -21,7 +21,9 @@ const FILL: &str = "
             json_object('model', 'm', 'trials', 9, 'median_ratio', 1.5, 'spread', 1.5)), 1, '{}' FROM n;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
     INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
-    SELECT randomblob(32), randomblob(32), i, 1, json_object('name', 'm' || i) FROM n;
+    SELECT randomblob(32), randomblob(32), i, 1, '{}' FROM n;
+    INSERT INTO holdings (namespace, digest, pattern_digest, name, created_at)
+    SELECT 'default', digest, pattern_digest, 'm' || created_at, created_at FROM matrices;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999)
     INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
     SELECT 'job' || (i % 2), i / 2, i, CASE WHEN i < 2800 THEN 'pruned' ELSE 'measured' END, 1, '{}' FROM n;
@@ -70,7 +72,7 @@ fn job_lists() -> Vec<String> {
             device: device.clone().filter(|_| bits & 4 > 0),
         };
         for after in [None, Some((5, "job5".to_owned()))] {
-            queries.push(jobs::list_query(&filter, after, 51).sql().as_str().to_owned());
+            queries.push(jobs::list_query("default", &filter, after, 51).sql().as_str().to_owned());
         }
     }
     queries
@@ -106,36 +108,66 @@ async fn check(store: &SqliteStore) {
         steps
     };
     one(jobs::COUNTS, &["USING COVERING INDEX jobs_by_"]).await;
+    one(jobs::OWN_COUNTS, &["SEARCH jobs USING COVERING INDEX jobs_by_state (namespace=?)"]).await;
     let story = one(events::STORY, &["SEARCH events USING INDEX events_told (job=?)"]).await;
     assert!(!story.contains("B-TREE"), "{story}");
     let quality = one(quality::BY_PLAN, &["USING COVERING INDEX plans_by_model"]).await;
     assert!(!quality.contains("B-TREE"), "{quality}");
     let of_keys =
-        &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
+        &["plans_by_key (namespace=? AND pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
     one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
-    let unmeasured = &["plans_predicted (pattern_digest=?)", "plans_by_key (pattern_digest=? AND"];
+    let unmeasured = &[
+        "plans_predicted (namespace=? AND pattern_digest=?)",
+        "plans_by_key (namespace=? AND pattern_digest=? AND",
+    ];
     one(plans::UNMEASURED, unmeasured).await;
-    let by_key =
-        one(plans::MEASURED, &["SEARCH plans USING INDEX plans_by_key (pattern_digest=? AND"])
-            .await;
+    let by_key = one(
+        plans::MEASURED,
+        &["plans USING INDEX plans_by_key (namespace=? AND pattern_digest=? AND"],
+    )
+    .await;
     assert!(!by_key.contains("B-TREE"), "{by_key}");
-    one(plans::KEYS, &["SEARCH plans USING INDEX plans_by_key (pattern_digest=?)"]).await;
-    one(plans::OF_PROBLEM, &["SEARCH plans USING INDEX plans_by_problem (problem=? AND"]).await;
-    let facts =
-        one(matrices::KNOWN, &["plans_by_matrix (matrix=?)", "plans_by_key (pattern_digest=?)"])
+    let keys = &["SEARCH plans USING INDEX plans_by_key (namespace=? AND pattern_digest=?)"];
+    one(plans::KEYS, keys).await;
+    let of_problem = &["SEARCH plans USING INDEX plans_by_problem (namespace=? AND problem=? AND"];
+    one(plans::OF_PROBLEM, of_problem).await;
+    let facts = one(
+        matrices::KNOWN,
+        &[
+            "plans_by_matrix (namespace=? AND matrix=?",
+            "holdings_by_pattern (namespace=?",
+            "plans_by_key (namespace=? AND pattern_digest=?)",
+        ],
+    )
+    .await;
+    let scans = ["SCAN plans", "SCAN matrices", "SCAN h "];
+    assert!(!scans.iter().any(|scan| facts.contains(scan)), "{facts}");
+    let lookup =
+        one(plans::OF_MATRIX, &["plans_by_key (namespace=? AND pattern_digest=? AND problem=?"])
             .await;
-    assert!(!facts.contains("SCAN plans") && !facts.contains("SCAN matrices"), "{facts}");
+    assert!(!lookup.contains("SCAN plans") && !lookup.contains("SCAN holdings"), "{lookup}");
+    one(
+        matrices::ALL,
+        &["USING COVERING INDEX holdings_newest (namespace=? AND (created_at,digest)<"],
+    )
+    .await;
     let counts = one(trials::COUNTS, &["SEARCH trials USING INDEX trials_sorted (job=?)"]).await;
     assert!(!counts.contains("B-TREE"), "{counts}");
     let by = &["USING INDEX trials_sorted (job=? AND <expr>=? AND state=?)"];
     one(trials::PRUNED_SAMPLE, by).await;
     // At most 20,000 entries of an index that has all names; what is found is sorted, and looked up once it is cut.
-    one(matrices::NAMED, &["SCAN matrices USING COVERING INDEX matrices_named", "(digest=?)"])
+    one(matrices::NAMED, &["USING COVERING INDEX holdings_newest (namespace=?)", "(digest=?)"])
         .await;
     // The plans of one matrix, which are few, are sorted for the newest.
-    one(matrices::NAMES, &["(digest=?)", "USING INDEX plans_by_matrix (matrix=?)"]).await;
-    let between =
-        &["(digest>? AND digest<?)", "matrices_by_pattern (pattern_digest>? AND pattern_digest<?)"];
+    one(
+        matrices::NAMES,
+        &["(namespace=? AND digest=?)", "USING INDEX plans_by_matrix (namespace=? AND matrix=?"],
+    )
+    .await;
+    let between = &[
+        "(namespace=? AND digest>? AND digest<?)",
+        "holdings_by_pattern (namespace=? AND pattern_digest>? AND pattern_digest<?)",
+    ];
     one(matrices::BETWEEN, between).await;
     quarantine(store).await;
     learned(store).await;

@@ -3,12 +3,13 @@
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Clock, DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm,
-    Timestamp, Training, Work,
+    Clock, DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Namespace, Problem,
+    SearchStrategy, Spmm, Timestamp, Training, Work,
 };
 use crate::store::sqlite::{MIGRATIONS, SqliteStore};
 use crate::store::{
-    ActivationQuery, Jobs, Learning, PageRequest, PlanQuery, Plans, StoreError, Submission, Trials,
+    ActivationQuery, Jobs, Learning, PageRequest, PlanQuery, Plans, Retaining, StoreError,
+    Submission, Tokens, Trials, Webhooks,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
@@ -215,4 +216,54 @@ async fn trainings_become_work_of_the_one_queue() {
     // One training of the scope is running and was asked to stop: it does not block a new one, and ends with its lease.
     let twin = Training::queued(running.request.clone());
     assert!(matches!(store.submit(&twin.into()).await.unwrap(), Submission::Created(_)));
+}
+
+/// What belonged to nobody in particular is of the namespace `default` from migration 17 on, with all that was said of it.
+#[tokio::test]
+async fn what_was_there_is_of_the_default_namespace() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store");
+    let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
+    let old = SqlitePool::connect_with(options).await.unwrap();
+    let before: Vec<_> = MIGRATIONS.iter().filter(|m| m.version < 17).cloned().collect();
+    Migrator { migrations: before.into(), ..Migrator::DEFAULT }.run(&old).await.unwrap();
+    sqlx::raw_sql(FILL).execute(&old).await.unwrap();
+    sqlx::raw_sql(
+        "UPDATE matrices SET facts = json_object('name', 'old'), token = 'ci', charged = 7, pinned_at = 3;
+         INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
+         VALUES (randomblob(32), randomblob(32), 2, 1, '{}');
+         UPDATE plans SET pinned_at = 4;
+         INSERT INTO webhooks (id, url, secret, states, created_at) VALUES ('hook', 'http://x', 's', ',failed,', 1);
+         INSERT INTO tokens (hash, name, scopes, namespace, created_at) VALUES (zeroblob(32), 'ci', 'read', 'default', 1);
+         INSERT INTO jobs (id, kind, matrix, device, version, request, dedup_key, state, stage, created_at)
+         SELECT 'queued', 'tune', zeroblob(32), 'cpu', 1, request, 'k', 'queued', 'waiting', 5 FROM jobs WHERE id = 'job'",
+    )
+    .execute(&old)
+    .await
+    .unwrap();
+    sqlx::query("UPDATE plans SET body = ?").bind(PLAN).execute(&old).await.unwrap();
+    old.close().await;
+
+    let store = SqliteStore::open(&file).await.unwrap();
+    type Holding = (String, Option<String>, i64, Option<String>, i64, Option<i64>);
+    let holdings: Vec<Holding> = sqlx::query_as(
+        "SELECT namespace, name, created_at, token, charged, pinned_at FROM holdings ORDER BY created_at",
+    )
+    .fetch_all(&store.readers)
+    .await
+    .unwrap();
+    let of = || "default".to_owned();
+    let pinned = (of(), Some("old".to_owned()), 1, Some("ci".to_owned()), 7, Some(3));
+    assert_eq!(holdings, [pinned, (of(), None, 2, None, 0, None)]);
+    let pins = store.pins().await.unwrap();
+    assert_eq!((pins.matrices.len(), pins.plans.len()), (1, 1));
+    let elsewhere = store.within(&"b".parse().unwrap());
+    for id in ["job", "queued"].map(|id| JobId(id.to_owned())) {
+        assert!(store.work(&id).await.unwrap().is_some());
+        assert!(elsewhere.work(&id).await.unwrap().is_none());
+    }
+    assert_eq!(store.webhooks().await.unwrap().len(), 1);
+    assert!(elsewhere.webhooks().await.unwrap().is_empty());
+    let token = store.tokens().await.unwrap().remove(0).token;
+    assert_eq!((token.namespace, token.name.as_str()), (Namespace::default(), "ci"));
 }
