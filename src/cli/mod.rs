@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand, with all roles in one binary, so that their versions cannot differ.
 
+mod admission;
 mod assemble;
 mod audit;
 pub mod bench;

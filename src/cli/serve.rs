@@ -1,11 +1,9 @@
 //! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
 use super::config::{self, Config, LogFormat};
-use super::{INTERRUPTED, assemble, exposed, say, session_key};
+use super::{INTERRUPTED, admission, assemble, exposed, say};
 use crate::environment::{disk, files};
-use crate::http::{
-    Access, App, Attempts, Limits, Metrics, PAGES, PATHS, Pace, Server, Tokens, Without,
-};
+use crate::http::{App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use crate::service::training::Trainer;
 use crate::service::webhooks::WebhookSettings;
 use crate::service::{
@@ -17,7 +15,7 @@ use crate::store::pairing::{self, Opening};
 use crate::store::process_name::ProcessName;
 use crate::store::{SqliteOptions, private};
 use crate::tuner::WorkerLoops;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +36,7 @@ pub struct ServeArgs {
     /// The data folder.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Allow listening on addresses other than loopback without API tokens.
+    /// Serve without API tokens on addresses other than loopback too, and in a store whose tokens have all ended.
     #[arg(long)]
     pub insecure: bool,
     #[arg(long, value_enum)]
@@ -122,7 +120,7 @@ where
     for found in exposed::of(config) {
         tracing::warn!("{}", exposed::told(&found));
     }
-    let access = access(config, &service).await?;
+    let access = admission::of(config, &service).await?;
     let server = Server::bind(config.server.listen)
         .await
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
@@ -383,44 +381,6 @@ fn connections(configured: usize) -> usize {
         );
     }
     configured.min(most)
-}
-
-/// Who is admitted; fails if nobody would have to show a token on an address that others can reach.
-async fn access(config: &Config, service: &Service) -> anyhow::Result<Access> {
-    let server = &config.server;
-    // Invalid tokens were refused with the configuration.
-    let hashes = server.tokens.iter().filter_map(|token| token.hash());
-    service.open_ring(hashes.map(|hash| *hash.as_bytes())).await?;
-    let key = session_key::of(&config.data.dir)?;
-    let tokens = Tokens::new(Arc::clone(service.ring()), &key);
-    let tokens = tokens.lasting(Duration::from_secs_f64(server.session_s));
-    let own = server.listen.ip().is_loopback();
-    ensure!(
-        own || tokens.required() || server.insecure,
-        "server.listen: {} is reachable from other machines: make a token (`sparsetune token create --data {}`), or pass --insecure",
-        server.listen,
-        config.data.dir.display()
-    );
-    if !server.tokens.is_empty() {
-        tracing::info!(
-            tokens = server.tokens.len(),
-            "tokens of the configuration (server.tokens) permit everything; `sparsetune token create` makes tokens that permit less and expire"
-        );
-    }
-    if !own && !tokens.required() {
-        tracing::warn!("{}", open_to_all(server.listen));
-    }
-    let without = if own { Without::Loopback } else { Without::Everybody };
-    let attempts = Attempts::new(server.wrong_tokens_per_min);
-    Ok(Access { tokens, without, attempts, forwarded: server.forwarded_for })
-}
-
-/// What an operator should hear at every start of a server without tokens that others can reach.
-fn open_to_all(listen: SocketAddr) -> String {
-    format!(
-        "{listen} is reachable from other machines, and no token is required (server.insecure): whoever reaches it may read and change \
-         everything, and run kernels on this host"
-    )
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ pub async fn folder(config: Option<&Path>, data: Option<&Path>) -> anyhow::Resul
     let config = Config::load(config, &flags)?;
     let (service, _) = serve::open(&config).await?;
     let hashes = config.server.tokens.iter().filter_map(|token| token.hash());
-    service.open_ring(hashes.map(|hash| *hash.as_bytes())).await?;
+    service.open_ring(hashes.map(|hash| *hash.as_bytes()), config.server.insecure).await?;
     Ok(service)
 }
 

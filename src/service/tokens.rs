@@ -3,7 +3,7 @@
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token, TokenLimits, TokenName};
 use crate::environment::random;
-use crate::store::StoredToken;
+use crate::store::{NO_TOKENS_YET, StoredToken};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,6 +46,8 @@ pub struct Ring {
     known: RwLock<Arc<Known>>,
     /// Once a token is required, it is until the process ends: revoking the last one opens nothing.
     required: AtomicBool,
+    /// The operator's word that a store whose tokens have all ended needs none.
+    open: AtomicBool,
     /// The revision of the store's tokens that was read.
     revision: AtomicU64,
     /// Held while they are read, so that no earlier reading replaces a later one.
@@ -70,7 +72,7 @@ impl Ring {
     /// A ring of these tokens alone.
     pub fn of(tokens: impl IntoIterator<Item = StoredToken>) -> Self {
         let ring = Self::default();
-        ring.set(Known::of(tokens.into_iter().map(Arc::new).collect(), Vec::new()));
+        ring.set(Known::of(tokens.into_iter().map(Arc::new).collect(), Vec::new()), false);
         ring
     }
 
@@ -78,8 +80,9 @@ impl Ring {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn set(&self, known: Known) {
-        if !known.by_hash.is_empty() {
+    /// `made`: whether tokens were ever made, of which none may be left.
+    fn set(&self, known: Known, made: bool) {
+        if !known.by_hash.is_empty() || made && !self.open.load(Ordering::Acquire) {
             self.required.store(true, Ordering::Release);
         }
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
@@ -88,6 +91,12 @@ impl Ring {
     /// Whether requests need a token.
     pub fn required(&self) -> bool {
         self.required.load(Ordering::Acquire)
+    }
+
+    /// Whether requests need a token and there is none that would do.
+    pub fn admits_nobody(&self) -> bool {
+        let now = Timestamp::now();
+        self.required() && self.known().by_hash.values().all(|one| one.token.is_expired(now))
     }
 
     /// The token with this secret, which may have expired. It is found by its hash, so that the time tells nothing of other tokens, and
@@ -111,8 +120,13 @@ impl Service {
         &self.inner.ring
     }
 
-    /// Reads the store's tokens, and adds those of the configuration: these permit everything in the default namespace.
-    pub async fn open_ring(&self, configured: impl IntoIterator<Item = [u8; 32]>) -> Result<()> {
+    /// Reads the store's tokens, and adds those of the configuration: these permit everything in the default namespace. Where tokens
+    /// were ever made, one is required, also if all have ended since or cannot be read, unless `open` is the operator's word.
+    pub async fn open_ring(
+        &self,
+        configured: impl IntoIterator<Item = [u8; 32]>,
+        open: bool,
+    ) -> Result<()> {
         let of = |hash: [u8; 32]| {
             let hash = Digest::from_bytes(hash);
             let token = Token {
@@ -126,7 +140,9 @@ impl Service {
             };
             Arc::new(StoredToken { token, hash })
         };
-        self.inner.ring.set(Known::of(configured.into_iter().map(of).collect(), Vec::new()));
+        let ring = &self.inner.ring;
+        ring.open.store(open, Ordering::Release);
+        ring.set(Known::of(configured.into_iter().map(of).collect(), Vec::new()), false);
         self.read_tokens().await
     }
 
@@ -146,7 +162,7 @@ impl Service {
         let stored = self.store.tokens().await?.into_iter();
         let stored = stored.filter(|one| one.token.revoked_at.is_none()).map(Arc::new).collect();
         let ring = &self.inner.ring;
-        ring.set(Known::of(ring.known().configured.clone(), stored));
+        ring.set(Known::of(ring.known().configured.clone(), stored), revision != NO_TOKENS_YET);
         ring.revision.store(revision, Ordering::Release);
         Ok(())
     }
@@ -239,12 +255,13 @@ mod tests {
     fn a_ring_that_was_closed_stays_closed() {
         let ring = Ring::default();
         assert!(!ring.required() && ring.find(b"sesame").is_none());
-        ring.set(Known::of(vec![token("a", "sesame")], vec![token("b", "other")]));
+        ring.set(Known::of(vec![token("a", "sesame")], vec![token("b", "other")]), true);
         assert_eq!(ring.find(b"sesame").unwrap().token.name.as_str(), "a");
         assert_eq!(ring.find(b"other").unwrap().token.name.as_str(), "b");
         assert!(ring.find(b"sesam").is_none() && ring.find(b"").is_none());
         assert_eq!(ring.all().len(), 2);
-        ring.set(Known::default());
-        assert!(ring.required() && ring.find(b"sesame").is_none());
+        assert!(!ring.admits_nobody());
+        ring.set(Known::default(), true);
+        assert!(ring.required() && ring.admits_nobody() && ring.find(b"sesame").is_none());
     }
 }

@@ -28,7 +28,7 @@ pub use queue::{
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
 pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
-pub use tokens::{StoredToken, Tokens};
+pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use webhooks::{AttemptEnd, Attempted, DueDelivery, Webhooks};
 
 use crate::domain::plan::PlanKey;

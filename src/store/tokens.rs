@@ -11,6 +11,9 @@ pub struct StoredToken {
     pub hash: Digest,
 }
 
+/// The revision of a store in which no token was ever made.
+pub const NO_TOKENS_YET: u64 = 1;
+
 #[async_trait]
 pub trait Tokens: Send + Sync {
     /// Returns false, and changes nothing, if a token of its namespace in force has this name. `InUse` if `most` tokens are in force.
@@ -26,6 +29,6 @@ pub trait Tokens: Send + Sync {
     ) -> Result<Option<Token>>;
     /// Removes tokens that were revoked or expired before this time; returns how many.
     async fn forget_tokens(&self, before: Timestamp) -> Result<u64>;
-    /// Grows with every change of the tokens by any process.
+    /// Grows with every change of the tokens by any process, and is [`NO_TOKENS_YET`] before the first one was made.
     async fn tokens_revision(&self) -> Result<u64>;
 }

@@ -33,6 +33,15 @@ impl TestApp {
         Self { running, client: Client::new(), shutdown, folder }
     }
 
+    /// Stops the server, and starts it again on its folder.
+    pub async fn again(self, settings: &[Setting<'_>]) -> Self {
+        self.shutdown.cancel();
+        self.running.finished().await;
+        let shutdown = CancellationToken::new();
+        let running = served(&self.folder, settings, &shutdown).await;
+        Self { running, client: Client::new(), shutdown, folder: self.folder }
+    }
+
     /// Another server on the same folder, under a name of its own.
     pub async fn beside(&self) -> Running {
         served(&self.folder, &[("worker.name", "beside".into())], &self.shutdown).await

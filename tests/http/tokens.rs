@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sparsetune::domain::access::Scope;
 use sparsetune::http::{OPENAPI, PAGES};
 use sparsetune::store::{StoredToken, Tokens as _};
+use sqlx::Connection as _;
 use std::collections::BTreeSet;
 
 const ADMIN: &str = "the-first-admin-token";
@@ -211,6 +212,35 @@ async fn the_first_token_closes_a_server_and_the_last_opens_none() {
     }
     assert_eq!(status, 401);
     assert_eq!(app.get("/v1/jobs").await.status(), 401);
+}
+
+#[tokio::test]
+async fn the_end_of_the_last_token_opens_nothing_after_a_restart() {
+    let first = TestApp::new().await;
+    let made = json!({"name": "only", "scopes": ["admin"]});
+    let made = first.request(Method::POST, "/v1/tokens").json(&made).send().await.unwrap();
+    let secret = made.json::<Value>().await.unwrap()["token"].as_str().unwrap().to_owned();
+    let only = first.with_token(Method::DELETE, "/v1/tokens/only", &secret).send().await.unwrap();
+    assert_eq!(only.status(), 204);
+    assert_eq!(first.get("/v1/jobs").await.status(), 401);
+    let again = first.again(&[]).await;
+    let more = json!({"name": "mine", "scopes": ["admin"]});
+    let refused = again.request(Method::POST, "/v1/tokens").json(&more).send().await.unwrap();
+    problem(refused, 401, "unauthorized").await;
+    // The operator's ways back: another token in the data folder, or their word.
+    let open = again.again(&[("server.insecure", true.into())]).await;
+    assert_eq!(open.get("/v1/jobs").await.status(), 200);
+    let asked = open.request(Method::POST, "/v1/tokens").json(&more).send().await.unwrap();
+    assert_eq!(asked.status(), 201);
+    let file = open.folder.path().join("sparsetune.db");
+    let file = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+    let mut raw = sqlx::SqliteConnection::connect_with(&file).await.unwrap();
+    let spoil = "UPDATE tokens SET scopes = 'everything' WHERE name = 'mine'";
+    sqlx::query(spoil).execute(&mut raw).await.unwrap();
+    raw.close().await.unwrap();
+    // A token that cannot be read opens nothing either.
+    let again = open.again(&[]).await;
+    assert_eq!(again.get("/v1/jobs").await.status(), 401);
 }
 
 #[tokio::test]

@@ -1,0 +1,55 @@
+//! Who is admitted to a server: tokens, or nobody's leave where none was ever made.
+
+use super::config::Config;
+use super::session_key;
+use crate::http::{Access, Attempts, Tokens, Without};
+use crate::service::Service;
+use anyhow::ensure;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who is admitted; fails if nobody would have to show a token on an address that others can reach.
+pub async fn of(config: &Config, service: &Service) -> anyhow::Result<Access> {
+    let server = &config.server;
+    // Invalid tokens were refused with the configuration.
+    let hashes = server.tokens.iter().filter_map(|token| token.hash());
+    service.open_ring(hashes.map(|hash| *hash.as_bytes()), server.insecure).await?;
+    let key = session_key::of(&config.data.dir)?;
+    let tokens = Tokens::new(Arc::clone(service.ring()), &key);
+    let tokens = tokens.lasting(Duration::from_secs_f64(server.session_s));
+    let own = server.listen.ip().is_loopback();
+    ensure!(
+        own || tokens.required() || server.insecure,
+        "server.listen: {} is reachable from other machines: make a token (`sparsetune token create --data {}`), or pass --insecure",
+        server.listen,
+        config.data.dir.display()
+    );
+    if !server.tokens.is_empty() {
+        tracing::info!(
+            tokens = server.tokens.len(),
+            "tokens of the configuration (server.tokens) permit everything; `sparsetune token create` makes tokens that permit less and expire"
+        );
+    }
+    if service.ring().admits_nobody() {
+        tracing::warn!(
+            "tokens were made here and none is in force, so nobody is admitted: make one (`sparsetune token create --data {}`), or pass \
+             --insecure",
+            config.data.dir.display()
+        );
+    }
+    if !own && !tokens.required() {
+        tracing::warn!("{}", open_to_all(server.listen));
+    }
+    let without = if own { Without::Loopback } else { Without::Everybody };
+    let attempts = Attempts::new(server.wrong_tokens_per_min);
+    Ok(Access { tokens, without, attempts, forwarded: server.forwarded_for })
+}
+
+/// What an operator should hear at every start of a server without tokens that others can reach.
+fn open_to_all(listen: SocketAddr) -> String {
+    format!(
+        "{listen} is reachable from other machines, and no token is required (server.insecure): whoever reaches it may read and change \
+         everything, and run kernels on this host"
+    )
+}
