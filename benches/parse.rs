@@ -3,17 +3,28 @@
 //! ```text
 //! cargo bench --bench parse -- FILE [REPEATS]
 //! cargo bench --bench parse -- --generate FILE NNZ random|rows [symmetric] [pattern]
+//! cargo bench --bench parse -- --uploads FILE [REPEATS]
 //! ```
 //!
 //! Without arguments it writes a file of twenty million nonzeros (some 700 MB) to a temporary folder and reads that.
 //! Memory is sampled as the process's anonymous pages, which leaves out the mapped file; what counts is the highest peak
 //! as a multiple of the CSR, which is printed at the end.
+//!
+//! `--uploads` takes the file in as a service does, with everything but HTTP: read in this process, by a process of its own that was
+//! started ahead, and by one that is started for it. Each upload is of a new store; a known matrix is uploaded again as well.
 
+use bytes::Bytes;
+use futures_util::stream;
+use sparsetune::pool::{Allowed, ReaderSpec};
+use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::sparse::read::{Limits, read_path};
+use sparsetune::store::{LocalBlobs, SqliteStore};
 use std::error::Error;
 use std::fs::{self, File};
+use std::io::Read;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -44,10 +55,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             generate(&file, &options)?;
             measure(&file, 5)
         }
+        ["--uploads", file] => uploads(Path::new(file), 20),
+        ["--uploads", file, repeats] => uploads(Path::new(file), repeats.parse()?),
         [file] => measure(Path::new(file), 5),
         [file, repeats] => measure(Path::new(file), repeats.parse()?),
         _ => Err(
-            "arguments: FILE [REPEATS], or --generate FILE NNZ random|rows [symmetric] [pattern]"
+            "arguments: FILE [REPEATS], --uploads FILE [REPEATS], or --generate FILE NNZ random|rows [symmetric] [pattern]"
                 .into(),
         ),
     }
@@ -88,6 +101,66 @@ fn measure(file: &Path, repeats: usize) -> Result<(), Box<dyn Error>> {
         bytes / 1_000_000
     );
     println!("{}", proc_line("VmHWM")?);
+    Ok(())
+}
+
+/// Latency of uploads by each way of reading them: of a new matrix, and of one that is stored already.
+fn uploads(file: &Path, repeats: usize) -> Result<(), Box<dyn Error>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.read_to_end(&mut bytes)?;
+    let chunks: Vec<Bytes> = bytes.chunks(64 << 10).map(Bytes::copy_from_slice).collect();
+    let limits = ServiceSettings::default().limits;
+    let allowed = Allowed {
+        memory: limits.max_matrix_bytes.min(limits.memory.limit()),
+        disk: limits.max_decompressed_bytes,
+        upload: bytes.len() as u64,
+        time: Duration::from_secs(600),
+    };
+    let spec = ReaderSpec::new(env!("CARGO_BIN_EXE_sparsetune"), ["reader"]);
+    let spec = spec.fenced("auto", "").within(allowed);
+    let ways = [
+        ("in this process", None),
+        ("a process started ahead", Some(spec.clone())),
+        ("a process started for it", Some(ReaderSpec { ahead: false, ..spec })),
+    ];
+    let runtime = tokio::runtime::Runtime::new()?;
+    println!("{} bytes, {repeats} uploads each; medians and longest", bytes.len());
+    for (way, reader) in ways {
+        let (mut new, mut known) = (Vec::new(), Vec::new());
+        runtime.block_on(async {
+            let folder = tempfile::tempdir()?;
+            let store = SqliteStore::open(&folder.path().join("store")).await?;
+            let blobs = LocalBlobs::open(&folder.path().join("blobs"))?;
+            let temp_dir = folder.path().to_owned();
+            let settings = ServiceSettings { reader, temp_dir, ..ServiceSettings::default() };
+            let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
+            // The first one starts what later ones find.
+            for round in 0..=repeats {
+                for (expected, times) in [(true, &mut new), (false, &mut known)] {
+                    let body =
+                        stream::iter(chunks.clone().into_iter().map(Ok::<_, std::io::Error>));
+                    let start = Instant::now();
+                    let uploaded = service.upload(body, None).await?;
+                    let took = start.elapsed();
+                    assert_eq!(uploaded.created, expected);
+                    if round > 0 {
+                        times.push(1e3 * took.as_secs_f64());
+                    }
+                    if !expected {
+                        service.delete_matrix(&uploaded.matrix.digest).await?;
+                    }
+                    // As uploads come: the next reader has been started.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+            Ok::<(), Box<dyn Error>>(())
+        })?;
+        for (what, times) in [("new", &mut new), ("known", &mut known)] {
+            times.sort_by(f64::total_cmp);
+            let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+            println!("{way}, {what}: {median:.2} ms, {longest:.2} ms");
+        }
+    }
     Ok(())
 }
 

@@ -20,7 +20,7 @@
 )]
 
 pub use sparsetune_core::{
-    bundle, domain, engine, environment, evaluator, learn, ops, search, sparse, wire,
+    bundle, domain, engine, environment, evaluator, fence, learn, ops, reader, search, sparse, wire,
 };
 
 pub mod charts;

@@ -17,7 +17,7 @@ use crate::service::{
 };
 use crate::sparse::CsrError;
 use crate::sparse::generate::{GenerateError, SpecError};
-use crate::sparse::read::{Limits, ReadError};
+use crate::sparse::read::{Limits, ReadError, Spooling};
 use crate::store::LocalBlobs;
 use crate::store::pairing::{self, OpenError};
 use std::ffi::OsString;
@@ -367,7 +367,7 @@ async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
     let settings = ServiceSettings {
         // Other tuners and a server may use the folder, and each must know its own devices from theirs.
         owner: format!("tuner/{}", uuid::Uuid::now_v7()),
-        limits: Limits { spool: Some(uploads.clone()), ..defaults.limits },
+        limits: Limits { spool: Spooling::Folder(uploads.clone()), ..defaults.limits },
         temp_dir: uploads,
         device_locks: Some(PathBuf::from(DEVICE_LOCKS)),
         // No trainer runs here to execute a training.

@@ -5,7 +5,7 @@ mod sanity;
 
 use crate::domain::Clock;
 use crate::domain::retention::{Rule, Rules};
-use crate::evaluator::fence::Fence;
+use crate::fence::Fence;
 use crate::service::webhooks::address::Network;
 use crate::store::Synchronous;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,7 @@ pub struct Server {
     pub headers_s: f64,
     pub answer_s: f64,
     pub upload_s: f64,
+    pub read_s: f64,
     pub sse_keep_alive_s: f64,
     pub shutdown_s: f64,
 }

@@ -13,6 +13,7 @@ mod doctor;
 mod evaluator;
 mod explain;
 mod exposed;
+mod fenced;
 mod follow;
 mod generate;
 mod keeping;
@@ -24,6 +25,8 @@ mod pins;
 mod problem;
 mod quarantine;
 mod quickstart;
+mod reader;
+mod reading;
 mod ready;
 mod retention;
 pub mod serve;
@@ -117,6 +120,8 @@ enum Command {
     Ready(ready::ReadyArgs),
     #[command(hide = true)]
     Evaluator(evaluator::EvaluatorArgs),
+    #[command(hide = true)]
+    Reader(reader::ReaderArgs),
 }
 
 /// The server to connect to.
@@ -233,6 +238,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Evaluator(args) => Ok(args.run()),
+        Command::Reader(args) => Ok(args.run()),
     }
 }
 

@@ -1,16 +1,15 @@
 //! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
 use super::config::{self, Config, LogFormat};
-use super::{INTERRUPTED, admission, assemble, exposed, say};
-use crate::environment::{disk, files};
+use super::{INTERRUPTED, admission, assemble, exposed, reading, say};
+use crate::environment::files;
 use crate::http::{App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use crate::service::training::Trainer;
 use crate::service::webhooks::WebhookSettings;
 use crate::service::{
     BudgetLimits, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits,
-    jobs_bytes, reading_bytes,
+    jobs_bytes,
 };
-use crate::sparse::read::{self, Pool};
 use crate::store::pairing::{self, Opening};
 use crate::store::process_name::ProcessName;
 use crate::store::{SqliteOptions, private};
@@ -230,7 +229,9 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
         true => None,
         false => Some(ProcessName::take(&file, &config.worker.name(), succession(config)).await?),
     };
-    let service = Service::new(Arc::new(store), Arc::new(blobs), settings(config));
+    let settings =
+        ServiceSettings { reader: Some(reading::processes(config)?), ..settings(config) };
+    let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
     // Not fatal: without them the analytic model ranks.
     if config.learning.shipped
         && let Err(error) = service.ship_models().await
@@ -245,18 +246,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
     let most = config.server.max_upload_bytes as u64;
     ServiceSettings {
         owner: config.worker.name(),
-        limits: read::Limits {
-            max_decompressed_bytes: most,
-            max_matrix_bytes: config.server.max_matrix_bytes,
-            memory: Pool::memory(match config.server.reading_bytes {
-                0 => reading_bytes(),
-                bytes => bytes,
-            }),
-            disk: temporary(config),
-            max_ratio: config.server.max_ratio,
-            spool: Some(config.data.uploads()),
-            ..read::Limits::default()
-        },
+        limits: reading::limits(config),
         max_upload_bytes: most,
         stored: StoredLimits {
             folder: Some(config.data.blobs()),
@@ -302,18 +292,6 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
             retry: Duration::from_secs_f64(config.webhooks.retry_s),
         },
         ..ServiceSettings::default()
-    }
-}
-
-/// Disk for temporary files: what is configured, or half of what is free at present and of what they have taken of it.
-fn temporary(config: &Config) -> Pool {
-    let folder = config.data.uploads();
-    let free = move || disk::free(&folder).unwrap_or(u64::MAX);
-    match config.data.max_temporary_bytes {
-        0 => {
-            Pool::disk_at_present(u64::MAX, Box::new(move |taken| free().saturating_add(taken) / 2))
-        }
-        most => Pool::disk_at_present(most, Box::new(move |taken| free().saturating_add(taken))),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod plan;
 pub mod problem;
 pub mod profile;
 pub mod protocol;
+pub mod reading;
 pub mod recipe;
 pub mod retention;
 pub mod timestamp;

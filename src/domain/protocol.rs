@@ -12,6 +12,9 @@ use std::path::PathBuf;
 /// Both sides refuse other versions.
 pub const PROTOCOL_VERSION: u32 = 2;
 
+/// Before the name of a wall that a child's fence lacks, in a line of its log. Every child says so; the service logs each wall once.
+pub const MISSING_WALL: &str = "the fence lacks a wall: ";
+
 /// Longest line that either side writes or reads, including the newline; longer ones are refused without buffering.
 pub const MAX_LINE_BYTES: u64 = 16 << 20;
 

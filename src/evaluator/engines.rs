@@ -129,7 +129,7 @@ fn note_kernel(device: &mut Device, family: &str, headers: &[&str]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluator::fence::Folders;
+    use crate::fence::Folders;
 
     #[test]
     fn every_family_has_its_digest() {

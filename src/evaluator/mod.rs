@@ -7,13 +7,10 @@
 
 mod arrays;
 mod engines;
-pub mod fence;
 mod hostile;
-mod inbox;
 mod lines;
 mod load;
 mod lowering;
-mod process;
 mod product;
 mod session;
 mod solve;
@@ -23,13 +20,10 @@ mod trial;
 
 pub use engines::{DeviceSelector, EngineOpenError, SelectorError, readable};
 pub use hostile::{FAMILY as HOSTILE_FAMILY, SOURCE as HOSTILE_SOURCE};
-pub use inbox::{Inbox, Passed};
 pub use lowering::{Lowering, Ops, Unlowered};
-pub use process::{
-    claim_stdout, die_with_parent, dump_no_core, keep_memory, offer_to_the_oom_killer,
-};
 
 use crate::domain::protocol::{Reply, Request};
+use crate::fence::{Folders, Passed};
 use lines::Line;
 use session::{Next, Session};
 use std::io::{BufRead, Write};
@@ -47,7 +41,7 @@ pub const EXIT_IO: u8 = 74;
 pub struct EvaluatorOptions {
     pub device: DeviceSelector,
     /// The folders that it writes to. That for compiled kernels is shared with other processes, and required for GPUs.
-    pub folders: fence::Folders,
+    pub folders: Folders,
     /// Folders that are searched for CUDA libraries before the system's.
     pub library_paths: Vec<PathBuf>,
     /// Accept the `hostile` family, which deliberately hangs and faults.

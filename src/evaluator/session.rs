@@ -1,7 +1,7 @@
 //! The evaluator's state between requests: the open engine, the loaded problem, and recipes lowered ahead of time.
 
 use super::load::{self, LoadError};
-use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowering, Passed};
+use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowering};
 use super::{arrays, engines, hostile, trial};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
@@ -9,6 +9,7 @@ use crate::domain::protocol::{
 use crate::domain::recipe::Recipe;
 use crate::domain::{Candidate, Clock, Outcome, Problem};
 use crate::engine::{Engine, EngineError};
+use crate::fence::Passed;
 use crate::ops::{Lowerer, Refusal};
 use crate::sparse::Csr;
 use std::collections::HashMap;

@@ -1,13 +1,12 @@
 //! Tests of the evaluator as a function from request lines to message lines, on a recording.
 
-use super::{
-    DeviceSelector, EXIT_IO, EXIT_LOST, EXIT_OK, EvaluatorOptions, Passed, Unlowered, fence, run,
-};
+use super::{DeviceSelector, EXIT_IO, EXIT_LOST, EXIT_OK, EvaluatorOptions, Unlowered, run};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, Request,
     RequestBody,
 };
 use crate::domain::{Candidate, Clock, L2Policy, Outcome};
+use crate::fence::{Folders, Passed};
 use crate::sparse::{Csr, canonical, digest};
 use std::io::{self, Write};
 
@@ -42,7 +41,7 @@ impl Fixture {
     fn run(&self, input: &str, output: impl Write) -> u8 {
         let options = EvaluatorOptions {
             device: DeviceSelector::Replay(self.folder.path().join("recording")),
-            folders: fence::Folders::default(),
+            folders: Folders::default(),
             library_paths: Vec::new(),
             allow_hostile: false,
         };

@@ -52,11 +52,12 @@ pub enum Kind {
     SlowClient,
     Unavailable,
     StorageFull,
+    ReaderFailed,
     Internal,
 }
 
 impl Kind {
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
@@ -83,6 +84,7 @@ impl Kind {
         Self::SlowClient,
         Self::Unavailable,
         Self::StorageFull,
+        Self::ReaderFailed,
         Self::Internal,
     ];
 
@@ -134,6 +136,9 @@ impl Kind {
             Self::SlowClient => ("slow-client", S::REQUEST_TIMEOUT, "Request timed out"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Temporarily unavailable"),
             Self::StorageFull => ("storage-full", S::SERVICE_UNAVAILABLE, "Insufficient storage"),
+            Self::ReaderFailed => {
+                ("reader-failed", S::INTERNAL_SERVER_ERROR, "The upload's reader failed")
+            }
             Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal server error"),
         }
     }
@@ -369,6 +374,7 @@ impl From<ServiceError> for Problem {
             ServiceError::Unavailable { .. } => Self::new(Kind::Unavailable, text),
             ServiceError::Busy(cause) => Self::new(Kind::Busy, text).caused(cause),
             ServiceError::Full(cause) => Self::new(Kind::StorageFull, text).caused(cause),
+            ServiceError::ReaderFailed { .. } => Self::new(Kind::ReaderFailed, text),
             ServiceError::Internal(cause) => Self::internal(cause),
         }
     }

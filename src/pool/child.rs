@@ -2,12 +2,14 @@
 
 use super::requests::Requests;
 use super::spec::{EvaluatorSpec, inherits};
-use crate::domain::DeviceId;
-use crate::domain::protocol::{MAX_LINE_BYTES, Message};
+use crate::domain::protocol::{MAX_LINE_BYTES, MISSING_WALL, Message};
 use crate::environment;
-use std::collections::VecDeque;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,19 +25,45 @@ const STDERR_LINE_BYTES: u64 = 2048;
 /// Messages buffered here; a child that sends more blocks on its pipe.
 const READ_AHEAD: usize = 64;
 
-/// Input from the child's stdout.
+/// Input from the child's stdout, of messages `M`.
 #[derive(Debug)]
-pub(super) enum Incoming {
-    Message(Box<Message>),
+pub(super) enum Incoming<M> {
+    Message(Box<M>),
     /// Not a valid message; nothing after it is read.
     Garbage(String),
 }
 
-/// A running child, which is killed on drop.
+pub(super) type EvaluatorChild = ChildProcess<Message>;
+
+/// How a child is started.
+pub(super) struct Start<'a> {
+    /// What the log calls it.
+    pub(super) name: String,
+    pub(super) program: &'a Path,
+    pub(super) args: &'a [OsString],
+    pub(super) environment: Vec<(OsString, OsString)>,
+    /// Longest line that it may send, in bytes.
+    pub(super) line_bytes: u64,
+}
+
+impl<'a> Start<'a> {
+    pub(super) fn evaluator(spec: &'a EvaluatorSpec) -> Self {
+        let inherited = environment::variables().filter(|(name, _)| inherits(name));
+        Self {
+            name: spec.device.to_string(),
+            program: &spec.program,
+            args: &spec.args,
+            environment: inherited.map(|(name, value)| (name.into(), value.into())).collect(),
+            line_bytes: MAX_LINE_BYTES,
+        }
+    }
+}
+
+/// A running child that sends messages `M`, and is killed on drop.
 #[derive(Debug)]
-pub(super) struct EvaluatorChild {
+pub(super) struct ChildProcess<M> {
     pub(super) requests: Requests,
-    pub(super) incoming: mpsc::Receiver<Incoming>,
+    pub(super) incoming: mpsc::Receiver<Incoming<M>>,
     pub(super) last_seq: u64,
     process: Child,
     stderr: Stderr,
@@ -50,6 +78,8 @@ struct Stderr {
 
 /// The remains of a terminated child.
 pub(super) struct Terminated {
+    /// How it ended.
+    pub(super) how: String,
     /// How it ended, and its last lines on stderr.
     pub(super) report: String,
     /// The signal that ended it, unless this process sent it.
@@ -59,15 +89,14 @@ pub(super) struct Terminated {
     pub(super) unreaped: Option<Child>,
 }
 
-impl EvaluatorChild {
+impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
     /// Starts the process in its own process group, so that Ctrl-C at the terminal reaches only the parent.
-    pub(super) fn spawn(spec: &EvaluatorSpec) -> io::Result<Self> {
+    pub(super) fn spawn(start: Start<'_>) -> io::Result<Self> {
         let (requests, stdin) = Requests::pair()?;
-        let inherited = environment::variables().filter(|(name, _)| inherits(name));
-        let mut process = Command::new(&spec.program)
-            .args(&spec.args)
+        let mut process = Command::new(start.program)
+            .args(start.args)
             .env_clear()
-            .envs(inherited)
+            .envs(start.environment)
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -78,13 +107,13 @@ impl EvaluatorChild {
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stderr = process.stderr.take().ok_or_else(missing)?;
         let (sender, incoming) = mpsc::channel(READ_AHEAD);
-        let reader = tokio::spawn(read_messages(stdout, sender));
+        let reader = tokio::spawn(read_messages(stdout, sender, start.line_bytes));
         Ok(Self {
             requests,
             incoming,
             last_seq: 0,
             process,
-            stderr: Stderr::follow(stderr, spec.device.clone()),
+            stderr: Stderr::follow(stderr, start.name),
             _stdout: AbortOnDropHandle::new(reader),
         })
     }
@@ -126,10 +155,10 @@ impl EvaluatorChild {
         };
         let last_words = self.stderr.last_words().await;
         let report = match last_words.as_str() {
-            "" => how,
+            "" => how.clone(),
             words => format!("{how}; last lines of its log: {words}"),
         };
-        Terminated { report, signal, unreaped: status.is_none().then_some(self.process) }
+        Terminated { how, report, signal, unreaped: status.is_none().then_some(self.process) }
     }
 
     fn kill(&mut self) {
@@ -139,7 +168,7 @@ impl EvaluatorChild {
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         if let Err(error) = self.process.start_kill() {
-            tracing::warn!(%error, "the evaluator could not be killed");
+            tracing::warn!(%error, "a child process could not be killed");
         }
     }
 }
@@ -177,12 +206,16 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 }
 
 /// Reads until the end of input, the first invalid message, or a closed channel.
-async fn read_messages(stdout: impl AsyncRead + Unpin, sender: mpsc::Sender<Incoming>) {
+async fn read_messages<M: DeserializeOwned>(
+    stdout: impl AsyncRead + Unpin,
+    sender: mpsc::Sender<Incoming<M>>,
+    line_bytes: u64,
+) {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let incoming = match (&mut stdout).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await {
+        let incoming = match (&mut stdout).take(line_bytes).read_until(b'\n', &mut line).await {
             Ok(0) => return,
             Ok(_) if line.last() != Some(&b'\n') => Incoming::Garbage(excerpt(&line)),
             Ok(_) => serde_json::from_slice(&line)
@@ -203,7 +236,7 @@ fn excerpt(line: &[u8]) -> String {
 
 impl Stderr {
     /// Forwards each line to the log and keeps the last ones.
-    fn follow(stderr: impl AsyncRead + Send + Unpin + 'static, device: DeviceId) -> Self {
+    fn follow(stderr: impl AsyncRead + Send + Unpin + 'static, device: String) -> Self {
         let tail = Arc::new(Mutex::new(VecDeque::with_capacity(TAIL_LINES)));
         let kept = tail.clone();
         let reader = tokio::spawn(async move {
@@ -217,11 +250,11 @@ impl Stderr {
                     Ok(0) => return,
                     Ok(_) => {
                         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                        tracing::info!(target: "sparsetune::evaluator", %device, "{text}");
+                        tell(&device, &text);
                         keep(&kept, text);
                     }
                     Err(error) => {
-                        tracing::warn!(%device, %error, "the evaluator's stderr cannot be read");
+                        tracing::warn!(%device, %error, "a child's stderr cannot be read");
                         return;
                     }
                 }
@@ -239,10 +272,45 @@ impl Stderr {
     }
 }
 
+/// Walls that some child's fence lacked.
+static MISSING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Most of them that are told once; a host has fewer walls.
+const MOST_MISSING: usize = 64;
+
+/// Forwards a line of a child's log; of a missing wall, which every child tells, only the first one.
+fn tell(device: &str, text: &str) {
+    let Some((_, wall)) = text.split_once(MISSING_WALL) else {
+        tracing::info!(target: "sparsetune::evaluator", device, "{text}");
+        return;
+    };
+    match is_new(wall) {
+        true => tracing::warn!(device, "{MISSING_WALL}{wall} (told once)"),
+        false => tracing::debug!(device, "{text}"),
+    }
+}
+
+/// Whether no child has told of this wall before.
+fn is_new(wall: &str) -> bool {
+    let mut missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
+    missing.len() < MOST_MISSING && missing.insert(wall.to_owned())
+}
+
 fn keep(tail: &Mutex<VecDeque<String>>, line: String) {
     let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
     if tail.len() == TAIL_LINES {
         tail.pop_front();
     }
     tail.push_back(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_wall_is_told_once() {
+        assert!(is_new("of a test: one") && is_new("of a test: two"));
+        assert!(!is_new("of a test: one") && !is_new("of a test: two"));
+    }
 }

@@ -86,7 +86,7 @@ fn line_of(seq: u64, body: &RequestBody) -> Result<Vec<u8>, Broken> {
 }
 
 /// The body of a message that belongs to this request.
-fn take(incoming: Option<Incoming>, seq: u64) -> Result<MessageBody, Broken> {
+fn take(incoming: Option<Incoming<Message>>, seq: u64) -> Result<MessageBody, Broken> {
     match incoming {
         None => Err(Broken::Gone),
         Some(Incoming::Garbage(text)) => Err(Broken::Garbage(text)),

@@ -1,7 +1,7 @@
 //! Life cycle of an evaluator's children: one request at a time, termination, and restart.
 
 use super::PoolError;
-use super::child::{EvaluatorChild, Terminated};
+use super::child::{EvaluatorChild, Start, Terminated};
 use super::evaluator::Evaluator;
 use super::exchange::{Broken, exchange};
 use super::oom;
@@ -154,7 +154,7 @@ impl Evaluator {
             let created = tokio::task::spawn_blocking(gpus::create_device_files).await;
             created.map_err(|error| PoolError::Crashed(error.to_string()))?;
         }
-        let child = EvaluatorChild::spawn(&self.spec).map_err(|error| {
+        let child = EvaluatorChild::spawn(Start::evaluator(&self.spec)).map_err(|error| {
             let program = self.spec.program.display();
             PoolError::Crashed(format!("{program} could not be started: {error}"))
         })?;
@@ -209,7 +209,7 @@ impl Evaluator {
         child: EvaluatorChild,
         patience: Duration,
     ) -> (String, Option<i32>) {
-        let Terminated { report, signal, unreaped } =
+        let Terminated { report, signal, unreaped, .. } =
             child.end(patience, self.spec.deadlines.reap).await;
         tracing::warn!(device = %self.spec.device, report, "evaluator ended");
         self.unreaped = unreaped;
@@ -255,7 +255,7 @@ fn with(report: String, shortage: Option<String>) -> String {
 
 /// Whether a process does not send itself this signal: faulting and aborting have others, so somebody else, or the kernel for want
 /// of memory or time, killed it.
-fn from_outside(signal: i32) -> bool {
+pub(super) fn from_outside(signal: i32) -> bool {
     matches!(
         signal,
         libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT | libc::SIGXCPU

@@ -1,4 +1,4 @@
-//! Spawns, supervises, kills and restarts one evaluator process per device.
+//! Spawns, supervises, kills and restarts one evaluator process per device; starts one reader process per upload.
 //!
 //! The child is not trusted: lines are bounded, sequence numbers must match, and it may send nothing, too much, or die.
 //! If a request is not answered by its deadline the child is killed, and the next request starts another, opens its
@@ -10,10 +10,12 @@ mod evaluator;
 mod exchange;
 mod life;
 mod oom;
+mod reader;
 mod requests;
 mod spec;
 
 pub use evaluator::{Evaluator, Measured};
+pub use reader::{Allowed, Ending, Host, ReaderError, ReaderSpec, Readers};
 pub use spec::{Deadlines, EvaluatorSpec, Restarts, set_program};
 
 use crate::domain::DeviceId;

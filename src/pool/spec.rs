@@ -16,6 +16,19 @@ pub fn set_program(program: PathBuf, leading: Vec<OsString>) {
     PROGRAM.get_or_init(|| (program, leading));
 }
 
+/// The running binary, or what [`set_program`] names, with its leading arguments.
+pub(super) fn this_binary() -> std::io::Result<(PathBuf, Vec<OsString>)> {
+    if let Some(named) = PROGRAM.get() {
+        return Ok(named.clone());
+    }
+    // The link refers to the running image even after the file was replaced by an upgrade.
+    let program = match cfg!(target_os = "linux") {
+        true => PathBuf::from("/proc/self/exe"),
+        false => std::env::current_exe()?,
+    };
+    Ok((program, Vec::new()))
+}
+
 /// Configuration of one evaluator.
 #[derive(Clone, Debug)]
 pub struct EvaluatorSpec {
@@ -52,16 +65,9 @@ impl EvaluatorSpec {
     /// The `evaluator` subcommand of the running binary, or of what [`set_program`] names, so that the versions cannot
     /// differ.
     pub fn of_this_binary(device: DeviceId, selector: &str) -> std::io::Result<Self> {
+        let (program, leading) = this_binary()?;
         let arguments = ["evaluator", "--device", selector].map(OsString::from);
-        if let Some((program, leading)) = PROGRAM.get() {
-            return Ok(Self::new(device, program, leading.iter().cloned().chain(arguments)));
-        }
-        // The link refers to the running image even after the file was replaced by an upgrade.
-        let program = match cfg!(target_os = "linux") {
-            true => PathBuf::from("/proc/self/exe"),
-            false => std::env::current_exe()?,
-        };
-        Ok(Self::new(device, program, arguments))
+        Ok(Self::new(device, program, leading.into_iter().chain(arguments)))
     }
 
     /// This configuration with a child that is fenced in. `exports` is the folder below which it writes the arrays of plans. If all of

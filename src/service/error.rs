@@ -1,6 +1,7 @@
 //! Errors of use cases. Status codes are not known here; they belong to the transport.
 
 use crate::domain::QuotaExceeded;
+use crate::pool::ReaderError;
 use crate::sparse::canonical::CanonicalError;
 use crate::sparse::read::{ReadError, ReadErrorKind, Shortage};
 use crate::store::{BlobError, StoreError, is_full};
@@ -54,6 +55,9 @@ pub enum ServiceError {
     /// The disk of the server is full: the same request may succeed once the operator has made room.
     #[error("the server's disk is full")]
     Full(#[source] Cause),
+    /// The process that read the upload failed, for which the upload may be the cause: the same request would fail again.
+    #[error("{message}")]
+    ReaderFailed { message: String },
     /// A fault of this program or its machine. The text is for the log, not for the client.
     #[error(transparent)]
     Internal(Cause),
@@ -101,7 +105,7 @@ impl ServiceError {
 
     /// A stored matrix that is to be read takes more memory than there is for it: nothing about the request is too large.
     fn short_of_memory(shortage: Shortage, kind: ReadErrorKind) -> Self {
-        let Shortage { need, limit, place } = shortage;
+        let Shortage { need, limit, place } = &shortage;
         let (why, lack) = match kind {
             ReadErrorKind::Busy => {
                 ("others use too much of them now: try again later", Lack::InUse)
@@ -116,8 +120,10 @@ impl ServiceError {
 
     /// Whether the server failed rather than the request.
     pub(crate) const fn is_failure(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::Full(_) | Self::Internal(_))
-            || matches!(self, Self::Shortage { lack: Lack::InUse | Lack::Full | Lack::Host, .. })
+        matches!(
+            self,
+            Self::Busy(_) | Self::Full(_) | Self::Internal(_) | Self::ReaderFailed { .. }
+        ) || matches!(self, Self::Shortage { lack: Lack::InUse | Lack::Full | Lack::Host, .. })
     }
 }
 
@@ -167,6 +173,18 @@ impl From<CanonicalError> for ServiceError {
                 None => (*error).into(),
             },
             error => Self::internal(error),
+        }
+    }
+}
+
+/// Why an upload was not read, though nothing may be wrong with it.
+impl From<ReaderError> for ServiceError {
+    fn from(error: ReaderError) -> Self {
+        let message = format!("{error}; the upload was not stored");
+        match error {
+            ReaderError::Late(_) | ReaderError::Spent(_) => Self::TooLarge { message },
+            ReaderError::Start(_) | ReaderError::Killed(_) => Self::Unavailable { message },
+            ReaderError::Crashed(_) | ReaderError::Garbage(_) => Self::ReaderFailed { message },
         }
     }
 }

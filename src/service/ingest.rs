@@ -1,5 +1,8 @@
 //! Ingest: an upload becomes a canonical matrix, a blob and a row. Nothing that the client declares is trusted.
 
+mod fenced;
+
+use self::fenced::Staged;
 use super::{Result, Service, ServiceError, ServiceSettings};
 use crate::domain::{Digest, Matrix};
 use crate::sparse::read::{self, Coding, Held, Limits, Parsed};
@@ -35,9 +38,11 @@ struct Read {
     pattern: Digest,
     digest: Digest,
     declared_name: Option<String>,
+    /// Its file, if another process has written it.
+    staged: Option<Staged>,
+    /// What its memory is charged with.
+    held: Option<Arc<Held>>,
     /// Parsing and the following steps hold a matrix in memory, so the permit is kept with it.
-    /// What an upload's reader charged.
-    _held: Option<Arc<Held>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -86,10 +91,18 @@ impl Service {
         let settings = &self.inner.settings;
         let file = receive(body, settings).await?;
         let permit = self.inner.parses.clone().acquire_owned().await?;
-        let limits = settings.limits.clone();
-        let read =
-            tokio::task::spawn_blocking(move || parse(&file, coding, &limits, permit)).await??;
+        let read = match &self.inner.readers {
+            Some(readers) => self.read_fenced(readers, &file, coding, permit).await?,
+            None => {
+                let limits = settings.limits.clone();
+                let parse = move || parse(&file, coding, &limits, permit);
+                tokio::task::spawn_blocking(parse).await??
+            }
+        };
         if let Some(matrix) = self.stored(&read.digest).await? {
+            if let Some(staged) = read.staged {
+                staged.discard();
+            }
             return Ok(Uploaded { matrix, created: false });
         }
         self.keep(read, name).await
@@ -112,14 +125,27 @@ impl Service {
     }
 
     async fn keep(&self, read: Read, name: Option<String>) -> Result<Uploaded> {
-        let mut staged = self.inner.blobs.stage().await?;
+        let blobs = &self.inner.blobs;
+        let new = if read.staged.is_none() { Some(blobs.stage().await?) } else { None };
         let room = Arc::clone(&self.inner.room);
         let (matrix, staged) = tokio::task::spawn_blocking(move || -> Result<_> {
-            room.take(canonical::file_bytes(&read.csr))?;
-            let name = name.or_else(|| read.declared_name.clone());
-            let matrix = features::facts_under(&read.csr, name, read.pattern, read.digest);
-            canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
-                .map_err(not_written)?;
+            let Read { csr, pattern, digest, declared_name, staged, held, _permit } = read;
+            let staged = match (staged, new) {
+                (Some(written), _) => {
+                    let written = written.into_file()?;
+                    let signed = canonical::sign(written.as_file(), pattern, digest);
+                    signed.map_err(|error| ServiceError::of_io("a matrix file", error))?;
+                    written
+                }
+                (None, Some(mut new)) => {
+                    room.take(canonical::file_bytes(&csr))?;
+                    canonical::write(&csr, &mut new, pattern, digest).map_err(not_written)?;
+                    new
+                }
+                (None, None) => return Err(ServiceError::internal("a matrix without a file")),
+            };
+            let matrix = features::facts_under(&csr, name.or(declared_name), pattern, digest);
+            drop((csr, held));
             // [`Blobs`] could do this, but it must happen under the lock of `publish`.
             let synced = staged.as_file().sync_all();
             synced.map_err(|error| ServiceError::of_io("a matrix file", error))?;
@@ -230,7 +256,7 @@ fn parse(
     let Parsed { csr, declared_name, held, .. } = read::read_path_coded(file, coding, limits)?;
     // Charged as everything that the following steps allocate.
     held.charge(features::memory(&csr).max(digest::MEMORY), 1, "the matrix's properties")?;
-    let read = Read { _held: Some(held), ..identified(csr, declared_name, permit) };
+    let read = Read { held: Some(held), ..identified(csr, declared_name, permit) };
     histogram!("sparsetune_parse_seconds").record(started.elapsed().as_secs_f64());
     Ok(read)
 }
@@ -238,7 +264,7 @@ fn parse(
 fn identified(csr: Csr, declared_name: Option<String>, permit: OwnedSemaphorePermit) -> Read {
     let pattern = digest::pattern_digest(&csr);
     let digest = digest::digest(&csr, &pattern);
-    Read { csr, pattern, digest, declared_name, _held: None, _permit: permit }
+    Read { csr, pattern, digest, declared_name, staged: None, held: None, _permit: permit }
 }
 
 fn unreadable(message: String) -> ServiceError {

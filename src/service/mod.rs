@@ -63,6 +63,7 @@ pub use tokens::{MadeToken, NewToken, Ring};
 pub use upkeep::Removed;
 
 use crate::domain::{Caller, DeviceId, JobState, WorkKind};
+use crate::pool::Readers;
 use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError, Whose};
 use drawings::Drawings;
 use signals::Signals;
@@ -88,6 +89,8 @@ struct Inner {
     /// The devices that lookups know of.
     known: devices::KnownLately,
     parses: Arc<Semaphore>,
+    /// Processes that read uploads behind a fence.
+    readers: Option<Readers>,
     /// Permits one task at a time to read a stored matrix, for a drawing or a diagonal: it holds the matrix in memory, and a
     /// repeated request finds it drawn. Separate from `parses`, so that these tasks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
@@ -121,6 +124,7 @@ impl Service {
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let room = Arc::new(room::Room::new(settings.stored.clone()));
         blobs.check_with(whole::name_of);
+        let readers = settings.reader.clone().map(Readers::new);
         let inner = Inner {
             room,
             writable: readiness::Verdict::default(),
@@ -130,6 +134,7 @@ impl Service {
             local: RwLock::default(),
             known: devices::KnownLately::default(),
             parses,
+            readers,
             drawing: Arc::new(Semaphore::new(1)),
             predicting: Arc::new(Semaphore::new(1)),
             submitting: Arc::new(Semaphore::new(1)),

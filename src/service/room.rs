@@ -51,8 +51,16 @@ impl Room {
         let message = format!(
             "the disk of the folder `{name}` is nearly full: {free} bytes are free, and {least} have to stay free"
         );
-        let shortage = Shortage { need: least, limit: free, place: "disk" };
+        let shortage = Shortage { need: least, limit: free, place: "disk".into() };
         Err(ServiceError::Shortage { message, shortage, lack: Lack::Full })
+    }
+
+    /// What was taken is not stored after all.
+    pub(super) fn give(&self, bytes: u64) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, stored)) = counted.as_mut() {
+            *stored = stored.saturating_sub(bytes);
+        }
     }
 
     /// Refuses what there is no room for, before any of it is written. Blocks on the file system.
@@ -64,7 +72,7 @@ impl Room {
                 "{bytes} bytes are to be stored, and {free} bytes of disk are free, of which {least} have to stay free"
             );
             let shortage =
-                Shortage { need: bytes, limit: free.saturating_sub(least), place: "disk" };
+                Shortage { need: bytes, limit: free.saturating_sub(least), place: "disk".into() };
             return Err(ServiceError::Shortage { message, shortage, lack: Lack::Full });
         }
         let most = self.limits.most;
@@ -88,7 +96,8 @@ impl Room {
             let message = format!(
                 "{bytes} bytes are to be stored, and {stored} are; this server stores at most {most}"
             );
-            let shortage = Shortage { need, limit: most, place: "stored matrices and programs" };
+            let shortage =
+                Shortage { need, limit: most, place: "stored matrices and programs".into() };
             return Err(ServiceError::Shortage { message, shortage, lack: Lack::Full });
         }
         *counted = Some((at, need));

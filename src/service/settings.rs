@@ -5,6 +5,7 @@ use super::webhooks::WebhookSettings;
 use crate::domain::retention::Rules;
 use crate::domain::{Clock, L2Policy, SearchStrategy};
 use crate::environment::memory;
+use crate::pool::ReaderSpec;
 use crate::sparse::read::{Limits, Pool};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct ServiceSettings {
     pub stored: StoredLimits,
     /// Folder in which uploads wait to be parsed.
     pub temp_dir: PathBuf,
+    /// How a process is started that reads an upload behind a fence; without it, uploads are read in this process.
+    pub reader: Option<ReaderSpec>,
     /// Maximum number of uploads parsed at once; each takes a few times the size of its CSR in memory.
     pub parses_at_once: usize,
     pub search: SearchDefaults,
@@ -162,6 +165,7 @@ impl Default for ServiceSettings {
             max_upload_bytes: 4 << 30,
             stored: StoredLimits::default(),
             temp_dir: std::env::temp_dir(),
+            reader: None,
             parses_at_once: 2,
             search: SearchDefaults {
                 top_k: 16,

@@ -36,6 +36,8 @@ use std::path::Path;
 
 const MAGIC: &[u8; 16] = b"sparsetune csr\0\0";
 const HEADER_BYTES: usize = 128;
+/// Offset of the two digests.
+const DIGESTS_AT: u64 = 48;
 
 /// Bytes per parallel read: large enough for the disk, small enough to be distributed among threads.
 const READ_BLOCK: usize = 8 << 20;
@@ -129,6 +131,11 @@ pub fn write(
     out.write_all(bytemuck::cast_slice(matrix.values()))?;
     out.flush()?;
     Ok(())
+}
+
+/// Writes the digests into a file that was written without them, by a process that is not trusted to compute them.
+pub fn sign(file: &File, pattern: Digest, digest: Digest) -> io::Result<()> {
+    file.write_all_at(&[*pattern.as_bytes(), *digest.as_bytes()].concat(), DIGESTS_AT)
 }
 
 /// Reads a canonical file. Lengths are checked against the file size before anything is allocated, and the arrays

@@ -150,6 +150,8 @@ async fn served(
         ("learning.shipped", false.into()),
     ];
     flags.extend(settings.iter().cloned());
+    // Uploads are read by a process of the program, which this one is not.
+    sparsetune::pool::set_program(env!("CARGO_BIN_EXE_sparsetune").into(), Vec::new());
     let config = Config::load(None, &flags).unwrap();
     start(&config, shutdown.clone(), |_, _| Vec::new()).await.unwrap()
 }

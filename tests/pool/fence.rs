@@ -10,10 +10,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
+const EVALUATOR: [&str; 3] = ["evaluator", "--device", "cpu"];
+
 /// What stopped each attempt of a child with this fence to read `secret`, and the like.
-fn attempts(fence: &str, secret: &Path) -> (Output, BTreeMap<String, Option<String>>) {
+fn attempts(
+    child: &[&str],
+    fence: &str,
+    secret: &Path,
+) -> (Output, BTreeMap<String, Option<String>>) {
     let output = Command::new(BINARY)
-        .args(["evaluator", "--device", "cpu", "--fence", fence, "--try-to-leave"])
+        .args(child)
+        .args(["--fence", fence, "--try-to-leave"])
         .arg(secret)
         .output()
         .unwrap();
@@ -42,22 +49,74 @@ fn nothing_leaves_the_fence_and_all_would_without_it() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "token").unwrap();
-    let (_, without) = attempts("off", &secret);
+    let (_, without) = attempts(&EVALUATOR, "off", &secret);
     assert_eq!(without.len(), 8);
     assert!(without.values().all(Option::is_none), "{without:?}");
 
     let calls =
         ["connect to the network", "send a datagram", "start a program", "signal the parent"];
     let files = ["read a file", "list a folder", "write a file", "read the parent's environment"];
-    let (_, within) = attempts("without_files", &secret);
+    let (_, within) = attempts(&EVALUATOR, "without_files", &secret);
     assert!(calls.iter().all(|call| within[*call].is_some()), "{within:?}");
     assert!(within["read a file"].is_none(), "{within:?}");
 
-    let (output, within) = attempts("required", &secret);
+    let (output, within) = attempts(&EVALUATOR, "required", &secret);
     if complete(&output) {
         assert!(calls.iter().chain(&files).all(|what| within[*what].is_some()), "{within:?}");
     }
     assert!(secret.exists() && folder.path().read_dir().unwrap().count() == 1);
+}
+
+#[test]
+fn nothing_leaves_the_fence_of_a_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "token").unwrap();
+    let (_, without) = attempts(&["reader"], "off", &secret);
+    assert!(without.len() == 8 && without.values().all(Option::is_none), "{without:?}");
+    // What it may call opens no files, so that it needs no wall around them.
+    for fence in ["without_files", "auto", "required"] {
+        let (output, within) = attempts(&["reader"], fence, &secret);
+        assert!(fence != "required" || complete(&output) || within.is_empty());
+        assert!(within.values().all(Option::is_some), "{fence}: {within:?}");
+    }
+    assert!(secret.exists() && folder.path().read_dir().unwrap().count() == 1);
+}
+
+/// A reader that waits for its order is within its limits.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_reader_may_take_no_more_than_it_is_told() {
+    use std::process::Stdio;
+    let limits = ["--memory", "268435456", "--addresses", "8589934592", "--file", "1000"];
+    let mut child = Command::new(BINARY)
+        .args(["reader", "--cpu-s", "7", "--fence", "auto"])
+        .args(limits)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}", child.id());
+    let read = |file: &str| std::fs::read_to_string(format!("{status}/{file}")).unwrap();
+    let filtered = |status: &str| status.lines().any(|line| line == "Seccomp:\t2");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !filtered(&read("status")) {
+        assert!(std::time::Instant::now() < until, "{}", read("status"));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let limits = read("limits");
+    let of = |name: &str| {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        line[name.len()..].split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(of("Max data size"), "268435456 268435456");
+    assert_eq!(of("Max address space"), "8589934592 8589934592");
+    assert_eq!(of("Max file size"), "1000 1000");
+    assert_eq!(of("Max cpu time"), "7 9");
+    assert_eq!(of("Max core file size"), "0 0");
+    // Without an order it ends as soon as nobody can give one.
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
 }
 
 /// A search's requests, on a CPU, in a folder that nobody else may enter, as servers make theirs.

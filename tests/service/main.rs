@@ -17,6 +17,7 @@ mod measured;
 mod plan;
 mod power;
 mod predicted;
+mod reading;
 mod restoring;
 mod retention;
 mod solves;

@@ -107,6 +107,7 @@ impl Config {
         found.seconds("server.headers_s", server.headers_s);
         found.seconds("server.answer_s", server.answer_s);
         found.seconds("server.upload_s", server.upload_s);
+        found.seconds("server.read_s", server.read_s);
         found.seconds("server.sse_keep_alive_s", server.sse_keep_alive_s);
         found.seconds("server.shutdown_s", server.shutdown_s);
         let data = &self.data;

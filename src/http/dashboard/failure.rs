@@ -97,6 +97,7 @@ const fn advice(kind: Kind) -> &'static str {
             "This is probably temporary. Reload the page in a few seconds."
         }
         Kind::StorageFull => "The server's disk is full; its operator has to free space.",
+        Kind::ReaderFailed => "The file was not stored: the process that read it failed.",
         Kind::Internal => "The server's log has details under this request id.",
         Kind::CrossOrigin | Kind::UnknownHost => {
             "Open the server by its configured address and try again."

@@ -1,16 +1,17 @@
 //! Stores the winner's program for the plan: its text, what it was compiled to, and arrays as blobs, and the launches.
 
+use super::exported;
 use super::session::SessionError;
 use crate::domain::Digest;
 use crate::domain::element::Element;
 use crate::domain::plan::{Launch, PlanArray, UpdateProgram};
 use crate::domain::protocol::{Exported, ExportedArray, ExportedUpdate};
 use crate::service::Service;
-use crate::store::BlobError;
+use crate::store::{BlobError, is_full};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use std::io;
 use std::path::Path;
-use tempfile::TempPath;
 
 /// Stores source, cubin, PTX, the program for new values and the arrays that the evaluator wrote to `folder`; `None` for a program without a launch.
 pub(super) async fn launch(
@@ -87,7 +88,7 @@ async fn cubin(service: &Service, encoded: &str) -> Result<Digest, SessionError>
 }
 
 /// The evaluator is a separate process and may be corrupted: the files it names must be in the folder and have the
-/// stated length.
+/// stated length, and are copied, so that what is stored is what was looked at, and belongs to this process's user.
 async fn array(
     service: &Service,
     exported: &ExportedArray,
@@ -97,18 +98,22 @@ async fn array(
     let garbled =
         |why: &str| SessionError::Hopeless(format!("the evaluator's array {name}: {why}"));
     let file = file.ok_or_else(|| garbled("was not written"))?;
-    if file.parent() != Some(folder) {
-        return Err(garbled("was written outside the folder"));
-    }
     let unknown = || garbled("has an unknown element type");
     let bytes = Element::named(&element).ok_or_else(unknown)?.bytes();
-    let written = tokio::fs::symlink_metadata(&file).await;
-    let written = written.map_err(|error| garbled(&error.to_string()))?;
-    if !written.is_file() || Some(written.len()) != length.checked_mul(bytes) {
-        return Err(garbled("does not have the stated length"));
-    }
-    let file = TempPath::try_from_path(file).map_err(BlobError::from)?;
-    let blob = service.blobs().put_file(file, None).await?;
+    let bytes = length.checked_mul(bytes);
+    let bytes = bytes.ok_or_else(|| garbled("does not have the stated length"))?;
+    let mut own = service.blobs().stage().await?;
+    let folder = folder.to_owned();
+    let copied = tokio::task::spawn_blocking(move || {
+        exported::take(&folder, &file, bytes, own.as_file_mut())?;
+        Ok(own.into_temp_path())
+    });
+    let copied = copied.await.map_err(|error| BlobError::from(io::Error::other(error)))?;
+    let own = copied.map_err(|error: io::Error| match is_full(&error) {
+        true => BlobError::from(error).into(),
+        false => garbled(&error.to_string()),
+    })?;
+    let blob = service.blobs().put_file(own, None).await?;
     Ok(PlanArray { name, element, length, blob })
 }
 

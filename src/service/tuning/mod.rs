@@ -2,6 +2,7 @@
 
 mod answer;
 mod device_lock;
+mod exported;
 mod finals;
 mod keep;
 mod learned;

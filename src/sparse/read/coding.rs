@@ -31,7 +31,8 @@ impl Coding {
         }
     }
 
-    pub(super) const fn name(self) -> &'static str {
+    /// Its name as a `Content-Encoding`.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
             Self::Zstd => "zstd",

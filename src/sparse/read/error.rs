@@ -2,30 +2,9 @@
 
 use super::super::CsrError;
 use super::pool::Shortage;
+pub use crate::domain::reading::ReadErrorKind;
+use crate::domain::reading::Refusal;
 use std::{fmt, io};
-
-/// Kind of error; the service maps each to one HTTP response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReadErrorKind {
-    /// The file is in no known format.
-    NotRecognised,
-    /// A known format with unsupported contents (complex values, object arrays, ...).
-    Unsupported,
-    /// The file violates the rules of its format.
-    Malformed,
-    /// A number outside its valid range: an index outside the shape, an integer that float64 cannot represent.
-    OutOfRange,
-    /// A NaN or an infinity, stored or as the sum of duplicates.
-    NotFinite,
-    /// One of the [`Limits`](super::Limits) is exceeded.
-    TooLarge,
-    /// There is not enough disk space to decompress it; a retry may succeed.
-    StorageFull,
-    /// There is enough memory or disk, but others use it now; a retry may succeed.
-    Busy,
-    /// An operating system error, not a fault of the upload.
-    Io,
-}
 
 /// Why a file was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +32,11 @@ impl fmt::Display for ReadError {
 }
 
 impl ReadError {
+    /// An error without a place.
+    pub fn of(kind: ReadErrorKind, message: String) -> Self {
+        Self::new(kind, message)
+    }
+
     pub(super) fn new(kind: ReadErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), line: None, byte: None, shortage: None }
     }
@@ -88,6 +72,20 @@ impl ReadError {
         self.line = Some(memchr::memchr_iter(b'\n', before).count() as u64 + 1);
         self.byte = Some(byte as u64);
         self
+    }
+}
+
+impl From<Refusal> for ReadError {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { kind, message, line, byte } = refusal;
+        Self { kind, message, line, byte, shortage: None }
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        let ReadError { kind, message, line, byte, shortage: _ } = error;
+        Self { kind, message, line, byte }
     }
 }
 

@@ -3,10 +3,13 @@
 use super::ReadError;
 use super::pool::{Held, Pool};
 use crate::sparse::Csr;
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fmt, io};
 
 /// Limits that a reader enforces, whatever the file declares.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     pub max_rows: u64,
     pub max_cols: u64,
@@ -23,8 +26,8 @@ pub struct Limits {
     pub disk: Pool,
     /// Most bytes that one byte of a gzip or zstd upload may unpack to, beyond the first [`FREE_UNPACKED`].
     pub max_ratio: u64,
-    /// Folder for decompressing large gzip or zstd uploads; by default the system's folder for temporary files.
-    pub spool: Option<PathBuf>,
+    /// Where large gzip or zstd uploads are decompressed to.
+    pub spool: Spooling,
 }
 
 impl Default for Limits {
@@ -38,7 +41,42 @@ impl Default for Limits {
             memory: Pool::memory(u64::MAX),
             disk: Pool::disk(u64::MAX),
             max_ratio: 250,
-            spool: None,
+            spool: Spooling::default(),
+        }
+    }
+}
+
+/// Where a file for unpacked bytes comes from. It has no name, so that nothing is left behind.
+#[derive(Clone, Default)]
+pub enum Spooling {
+    /// The system's folder for temporary files.
+    #[default]
+    System,
+    Folder(PathBuf),
+    /// It is asked for, by a process that may open none.
+    Asked(AskFile),
+}
+
+/// Asks for a file.
+pub type AskFile = Arc<dyn Fn() -> io::Result<File> + Send + Sync>;
+
+impl fmt::Debug for Spooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System => f.write_str("System"),
+            Self::Folder(folder) => write!(f, "Folder({})", folder.display()),
+            Self::Asked(_) => f.write_str("Asked"),
+        }
+    }
+}
+
+impl Spooling {
+    /// A new file without a name.
+    pub fn file(&self) -> io::Result<File> {
+        match self {
+            Self::System => tempfile::tempfile(),
+            Self::Folder(folder) => tempfile::tempfile_in(folder),
+            Self::Asked(ask) => ask(),
         }
     }
 }
@@ -98,7 +136,7 @@ impl Limits {
     }
 
     /// The memory of one reader, of which [`Self::max_matrix_bytes`] may be held.
-    pub(super) fn budget(&self) -> Held {
+    pub fn budget(&self) -> Held {
         self.memory.open(self.max_matrix_bytes)
     }
 }

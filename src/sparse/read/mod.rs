@@ -21,11 +21,12 @@ mod triplets;
 
 pub use coding::Coding;
 pub use error::{ReadError, ReadErrorKind};
-pub use limits::Limits;
-pub use pool::{Held, Pool, Present, Shortage};
+pub use limits::{AskFile, Limits, Spooling};
+pub use pool::{Held, Lender, Pool, Present, Shortage};
 pub use source::{decode, decode_path};
 
 use super::Csr;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,6 +63,15 @@ pub fn read_path_coded(
     limits: &Limits,
 ) -> Result<Parsed, ReadError> {
     read_packed(&source::map(path)?, coding, limits)
+}
+
+/// [`read_path_coded`] of a file that is open already.
+pub fn read_file_coded(
+    file: &File,
+    coding: Option<Coding>,
+    limits: &Limits,
+) -> Result<Parsed, ReadError> {
+    read_packed(&source::map_open(file)?, coding, limits)
 }
 
 /// Reads a matrix from memory.

@@ -2,9 +2,10 @@
 //! been lost.
 
 use super::{ReadError, ReadErrorKind};
+use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const DISK: &str = "disk for temporary files";
 
@@ -19,7 +20,16 @@ struct Shared {
     taken: AtomicU64,
     /// Bytes that there are at present, by the number of those that are taken.
     present: Option<Present>,
+    /// Who is asked for more than what was lent so far.
+    lender: Option<(Lender, Mutex<u64>)>,
 }
+
+/// Asks another process for bytes: at least so many, and rather as many as the second number says, for a place. Returns how many
+/// there are.
+pub type Lender = Box<dyn Fn(u64, u64, &str) -> Result<u64, ReadError> + Send + Sync>;
+
+/// Bytes that are asked for at once, so that small allocations are not asked for one by one.
+const LENT_AT_ONCE: u64 = 8 << 20;
 
 /// How much there is at present, those that are taken included, by the number of bytes that are taken. Called often.
 pub type Present = Box<dyn Fn(u64) -> u64 + Send + Sync>;
@@ -34,21 +44,43 @@ impl fmt::Debug for Shared {
 impl Pool {
     /// `limit` bytes of memory.
     pub fn memory(limit: u64) -> Self {
-        Self::of("memory", limit, None)
+        Self::of("memory", limit, None, None)
     }
 
     /// `limit` bytes of disk, for temporary files.
     pub fn disk(limit: u64) -> Self {
-        Self::of(DISK, limit, None)
+        Self::of(DISK, limit, None, None)
     }
 
     /// `limit` bytes of disk at most, and no more than there are at present, which others change.
     pub fn disk_at_present(limit: u64, present: Present) -> Self {
-        Self::of(DISK, limit, Some(present))
+        Self::of(DISK, limit, Some(present), None)
     }
 
-    fn of(of: &'static str, limit: u64, present: Option<Present>) -> Self {
-        Self(Arc::new(Shared { of, limit, taken: AtomicU64::new(0), present }))
+    /// Memory that another process lends, which decides how much there is. What is given back stays here for what comes next.
+    pub fn lent_memory(lender: Lender) -> Self {
+        Self::of("memory", u64::MAX, None, Some(lender))
+    }
+
+    /// [`Self::lent_memory`] for disk.
+    pub fn lent_disk(lender: Lender) -> Self {
+        Self::of(DISK, u64::MAX, None, Some(lender))
+    }
+
+    fn of(of: &'static str, limit: u64, present: Option<Present>, lender: Option<Lender>) -> Self {
+        let lender = lender.map(|lender| (lender, Mutex::new(0)));
+        Self(Arc::new(Shared { of, limit, taken: AtomicU64::new(0), present, lender }))
+    }
+
+    /// Makes sure that as many bytes as are taken, and these, have been lent.
+    fn borrow(&self, bytes: u64, place: &str) -> Result<(), ReadError> {
+        let Some((lender, lent)) = &self.0.lender else { return Ok(()) };
+        let mut lent = lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = self.taken().saturating_add(bytes).saturating_sub(*lent);
+        if missing > 0 {
+            *lent += lender(missing, missing.max(LENT_AT_ONCE), place)?;
+        }
+        Ok(())
     }
 
     /// All of it, in bytes.
@@ -92,14 +124,14 @@ impl PartialEq for Pool {
 impl Eq for Pool {}
 
 /// Why bytes were refused: what a reader would hold, and what it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes that would be held with what was asked for.
     pub need: u64,
     /// Bytes that may be held: by one reader, or by all at once.
     pub limit: u64,
     /// What the bytes were for.
-    pub place: &'static str,
+    pub place: Cow<'static, str>,
 }
 
 /// The bytes of one reader and of what it read, given back when dropped. Threads of a reader share them.
@@ -118,19 +150,26 @@ impl Held {
     }
 
     /// Charges `count` times `width` bytes before they are allocated for `place`.
-    pub fn charge(&self, count: u64, width: u64, place: &'static str) -> Result<(), ReadError> {
-        let bytes = count.saturating_mul(width);
+    pub fn charge(
+        &self,
+        count: u64,
+        width: u64,
+        place: impl Into<Cow<'static, str>>,
+    ) -> Result<(), ReadError> {
+        self.charge_bytes(count.saturating_mul(width), place.into())
+    }
+
+    fn charge_bytes(&self, bytes: u64, place: Cow<'static, str>) -> Result<(), ReadError> {
         let need = self.bytes().saturating_add(bytes);
         let of = self.pool.0.of;
         let limit = self.limit.min(self.pool.limit());
         if need > limit {
-            let shortage = Shortage { need, limit, place };
+            let message = format!(
+                "reading the upload would need at least {need} bytes of {of} (for {place}), more than the limit of {limit} bytes of {of}"
+            );
             return Err(ReadError {
-                shortage: Some(shortage),
-                ..ReadError::too_large(format!(
-                    "reading the upload would need at least {need} bytes of {of} (for {place}), more than the limit of {limit} \
-                     bytes of {of}"
-                ))
+                shortage: Some(Shortage { need, limit, place }),
+                ..ReadError::too_large(message)
             });
         }
         let all = self.pool.present();
@@ -143,15 +182,15 @@ impl Held {
                 ..ReadError::new(ReadErrorKind::StorageFull, message)
             });
         }
+        self.pool.borrow(bytes, &place)?;
         if !self.pool.take(bytes, all) {
-            let shortage = Shortage { need, limit: all, place };
             let message = format!(
                 "reading the upload would need at least {need} bytes of {of} (for {place}); of the {all} that may be used at \
                  once, {} are in use now",
                 self.pool.taken()
             );
             return Err(ReadError {
-                shortage: Some(shortage),
+                shortage: Some(Shortage { need, limit: all, place }),
                 ..ReadError::new(ReadErrorKind::Busy, message)
             });
         }
@@ -182,11 +221,11 @@ mod tests {
         let first = memory.open(80);
         first.charge(10, 6, "a").unwrap();
         let error = first.charge(3, 10, "b").unwrap_err();
-        let shortage = Shortage { need: 90, limit: 80, place: "b" };
+        let shortage = Shortage { need: 90, limit: 80, place: "b".into() };
         assert_eq!((error.kind, error.shortage), (ReadErrorKind::TooLarge, Some(shortage)));
         let second = memory.open(200);
         let error = second.charge(50, 1, "c").unwrap_err();
-        let shortage = Shortage { need: 50, limit: 100, place: "c" };
+        let shortage = Shortage { need: 50, limit: 100, place: "c".into() };
         assert_eq!((error.kind, error.shortage), (ReadErrorKind::Busy, Some(shortage)));
         // What can never be had is refused for good.
         assert_eq!(second.charge(101, 1, "c").unwrap_err().kind, ReadErrorKind::TooLarge);
@@ -200,6 +239,31 @@ mod tests {
     }
 
     #[test]
+    fn lent_bytes_are_asked_for_in_large_pieces_and_kept() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let list = asked.clone();
+        let memory = Pool::lent_memory(Box::new(move |least, most, place| {
+            list.lock().unwrap().push((least, most, place.to_owned()));
+            match least > 100 << 20 {
+                true => Err(ReadError::too_large("no")),
+                false => Ok(most),
+            }
+        }));
+        let held = memory.open(u64::MAX);
+        held.charge(5, 1, "a").unwrap();
+        held.charge(LENT_AT_ONCE - 5, 1, "b").unwrap();
+        held.keep(0);
+        held.charge(LENT_AT_ONCE + 1, 1, "c").unwrap();
+        assert_eq!(held.charge(1 << 30, 1, "d").unwrap_err().message, "no");
+        assert_eq!(held.bytes(), LENT_AT_ONCE + 1);
+        let asked = asked.lock().unwrap();
+        let first = [(5, LENT_AT_ONCE, "a".to_owned()), (1, LENT_AT_ONCE, "c".to_owned())];
+        assert_eq!(asked[..2], first);
+        // What was lent and is not taken counts: the lender's sum is exact.
+        assert_eq!(asked[2].0, (1 << 30) - (LENT_AT_ONCE - 1));
+    }
+
+    #[test]
     fn what_is_free_at_present_limits_temporary_files() {
         static FREE: AtomicU64 = AtomicU64::new(100);
         // What was taken is no longer free, and a half stays free.
@@ -209,7 +273,7 @@ mod tests {
         first.charge(40, 1, "a").unwrap();
         FREE.store(60, Relaxed);
         let error = first.charge(20, 1, "a").unwrap_err();
-        let shortage = Shortage { need: 60, limit: 50, place: "a" };
+        let shortage = Shortage { need: 60, limit: 50, place: "a".into() };
         assert_eq!((error.kind, error.shortage), (ReadErrorKind::StorageFull, Some(shortage)));
         assert_eq!(disk.open(u64::MAX).charge(20, 1, "b").unwrap_err().kind, ReadErrorKind::Busy);
         // Room was made since the start.

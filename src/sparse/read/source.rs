@@ -4,10 +4,10 @@
 //! All that is packed is unpacked here, whether the file itself is, or a `Content-Encoding` says so, or both.
 
 use super::coding::{Beyond, Coding};
-use super::{Held, Limits, ReadError};
-use memmap2::Mmap;
+use super::{Held, Limits, ReadError, Spooling};
+use memmap2::{Mmap, MmapOptions};
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Write};
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
 use std::path::Path;
 
@@ -44,14 +44,22 @@ pub(super) fn map(path: &Path) -> Result<Bytes, ReadError> {
     map_file(&file, facts.len(), None)
 }
 
+/// [`map`] of a regular file that is open already. A process within a fence may ask for its length in this way alone.
+pub(super) fn map_open(mut file: &File) -> Result<Bytes, ReadError> {
+    let length = file.seek(SeekFrom::End(0));
+    map_file(file, length.map_err(|error| ReadError::io("the upload's length", &error))?, None)
+}
+
 fn map_file(file: &File, length: u64, disk: Option<Held>) -> Result<Bytes, ReadError> {
     if length == 0 {
         return Ok(Bytes::Memory(Vec::new()));
     }
+    let whole = usize::try_from(length)
+        .map_err(|_| ReadError::too_large(format!("{length} bytes cannot be mapped")))?;
     // SAFETY: the file is an upload in our own spool folder or our unnamed temporary file, and is not changed while
     // mapped.
-    let map =
-        unsafe { Mmap::map(file) }.map_err(|error| ReadError::io("mapping the file", &error))?;
+    let map = unsafe { MmapOptions::new().len(whole).map(file) }
+        .map_err(|error| ReadError::io("mapping the file", &error))?;
     Ok(Bytes::Mapped { map, _disk: disk })
 }
 
@@ -69,8 +77,7 @@ pub(super) fn unpack(
     if coding.is_some() {
         stream.unpack_file()?;
     }
-    let anywhere = std::env::temp_dir();
-    let mut spool = Spool::new(limits.spool.as_deref().unwrap_or(&anywhere), limits, held);
+    let mut spool = Spool::new(limits, held);
     stream.drain(|piece| {
         let before = spool.total;
         spool.push(piece)?;
@@ -123,8 +130,7 @@ const PIECE: usize = 256 << 10;
 
 /// The unpacked bytes so far: first in memory, then in an unnamed file, which cannot be left behind.
 struct Spool<'a> {
-    /// The folder for the file.
-    folder: &'a Path,
+    spooling: &'a Spooling,
     memory: Vec<u8>,
     held: &'a Held,
     file: Option<File>,
@@ -133,9 +139,9 @@ struct Spool<'a> {
 }
 
 impl<'a> Spool<'a> {
-    fn new(folder: &'a Path, limits: &Limits, held: &'a Held) -> Self {
+    fn new(limits: &'a Limits, held: &'a Held) -> Self {
         let disk = limits.disk.open(u64::MAX);
-        Self { folder, memory: Vec::new(), held, file: None, disk, total: 0 }
+        Self { spooling: &limits.spool, memory: Vec::new(), held, file: None, disk, total: 0 }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), ReadError> {
@@ -155,7 +161,7 @@ impl<'a> Spool<'a> {
         self.disk.charge(self.memory.len() as u64, 1, "unpacked bytes")?;
         let opened = match self.file.take() {
             Some(file) => Ok(file),
-            None => tempfile::tempfile_in(self.folder),
+            None => self.spooling.file(),
         };
         let mut file = opened.map_err(|error| spool_error(&error))?;
         file.write_all(&self.memory).map_err(|error| spool_error(&error))?;
@@ -283,20 +289,21 @@ impl<'a> Unpacking<'a> {
 #[cfg(test)]
 mod tests {
     use super::{IN_MEMORY, Spool};
-    use crate::sparse::read::{Limits, Pool, ReadErrorKind};
+    use crate::sparse::read::{Limits, Pool, ReadErrorKind, Spooling};
     use std::fs::File;
-    use std::path::Path;
 
     #[test]
     fn a_full_disk_is_distinguished_from_an_io_error() {
         let much = vec![0; IN_MEMORY + 1];
         let limits = Limits::default();
         let held = limits.budget();
-        let mut full = Spool::new(Path::new("/"), &limits, &held);
+        let mut full = Spool::new(&limits, &held);
         full.file = Some(File::options().write(true).open("/dev/full").unwrap());
         let error = full.push(&much).unwrap_err();
         assert_eq!(error.kind, ReadErrorKind::StorageFull, "{error}");
-        let error = Spool::new(Path::new("/dev/null"), &limits, &held).push(&much).unwrap_err();
+        let limits = Limits { spool: Spooling::Folder("/dev/null".into()), ..limits };
+        let held = limits.budget();
+        let error = Spool::new(&limits, &held).push(&much).unwrap_err();
         assert_eq!(error.kind, ReadErrorKind::Io, "{error}");
     }
 
@@ -304,12 +311,12 @@ mod tests {
     fn the_disk_of_temporary_files_is_shared() {
         let much = vec![0; IN_MEMORY + 1];
         let limits = Limits { disk: Pool::disk(much.len() as u64 + 10), ..Limits::default() };
-        let (held, folder) = (limits.budget(), std::env::temp_dir());
-        let mut first = Spool::new(&folder, &limits, &held);
+        let held = limits.budget();
+        let mut first = Spool::new(&limits, &held);
         first.push(&much).unwrap();
-        let mut second = Spool::new(&folder, &limits, &held);
+        let mut second = Spool::new(&limits, &held);
         assert_eq!(second.push(&much).unwrap_err().kind, ReadErrorKind::Busy);
         drop((first, second));
-        Spool::new(&folder, &limits, &held).push(&much).unwrap();
+        Spool::new(&limits, &held).push(&much).unwrap();
     }
 }

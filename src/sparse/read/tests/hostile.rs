@@ -176,7 +176,7 @@ fn a_small_file_of_many_duplicates_is_refused_before_it_is_read() {
     let error = read_bytes(&file, &limits).unwrap_err();
     assert_eq!(error.kind, ReadErrorKind::TooLarge, "{error}");
     let shortage = error.shortage.unwrap();
-    assert_eq!((shortage.limit, shortage.place), (256 << 20, "row"));
+    assert_eq!((shortage.limit, &*shortage.place), (256 << 20, "row"));
     assert!(shortage.need >= 4 * ENTRIES as u64);
     assert_eq!(memory.taken(), 0);
 }

@@ -1,7 +1,7 @@
 //! gzip and zstd around any format, their bounds, and what is recognised at all.
 
 use super::{Format, ReadErrorKind::*, entries, read, read_bytes, refused};
-use crate::sparse::read::{Limits, Pool, read_path};
+use crate::sparse::read::{Limits, Pool, Spooling, read_path};
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
 
@@ -35,7 +35,7 @@ fn large_ones_go_through_a_file() {
     assert_eq!(read(&zstd(&text)).unwrap().csr.nnz(), 2);
     let folder = tempfile::tempdir().unwrap();
     let spool = folder.path().to_owned();
-    let limits = Limits { spool: Some(spool), ..Limits::default() };
+    let limits = Limits { spool: Spooling::Folder(spool), ..Limits::default() };
     assert_eq!(read_bytes(&gzip(&text), &limits).unwrap().csr.nnz(), 2);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     // It is that folder, and no other.
@@ -62,7 +62,7 @@ fn what_is_packed_in_it_is_refused_by_its_first_bytes() {
     let inner = gzip(&vec![b' '; 64 << 20]);
     let folder = tempfile::tempdir().unwrap();
     let disk = Pool::disk(0);
-    let spool = Some(folder.path().to_owned());
+    let spool = Spooling::Folder(folder.path().to_owned());
     let limits = Limits { spool, disk, max_matrix_bytes: 16 << 20, ..Limits::default() };
     for (outer, inner) in
         [(gzip(&inner.repeat(300)), "packed more"), (zstd(&vec![b'x'; 64 << 20]), "begins with")]
@@ -79,7 +79,7 @@ fn what_unpacks_out_of_proportion_is_refused() {
     text.resize(80 << 20, b' ');
     let packed = gzip(&text);
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { spool: Some(folder.path().to_owned()), ..Limits::default() };
+    let limits = Limits { spool: Spooling::Folder(folder.path().to_owned()), ..Limits::default() };
     let strict = Limits { max_ratio: 10, ..limits.clone() };
     let error = read_bytes(&packed, &strict).unwrap_err();
     assert_eq!(error.kind, TooLarge);

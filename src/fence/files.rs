@@ -1,6 +1,6 @@
 //! The wall around files, TCP and signals: Landlock.
 
-use super::{Folders, Wall};
+use super::{Needs, Wall};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
@@ -40,9 +40,9 @@ const SYSTEM: [&str; 22] = [
 /// Where drivers and the multi-process service keep what they share.
 const SHARED: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm", "/tmp/nvidia-mps"];
 
-pub(super) fn restrict(readable: &[PathBuf], folders: &Folders) -> Wall {
-    let state = enforce(readable, folders).map_err(|error| error.to_string()).and_then(
-        |(status, landlock)| match (status, landlock) {
+pub(super) fn restrict(needs: &Needs<'_>) -> Wall {
+    let state = enforce(needs).map_err(|error| error.to_string()).and_then(|(status, landlock)| {
+        match (status, landlock) {
             (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => {
                 Err("Landlock is not enabled in this kernel (the boot option `lsm` must name it)"
                     .to_owned())
@@ -54,8 +54,8 @@ pub(super) fn restrict(readable: &[PathBuf], folders: &Folders) -> Wall {
                 Ok(format!("Landlock {}: {}", effective_abi as i32, parts(effective_abi)))
             }
             _ => Ok("Landlock".to_owned()),
-        },
-    );
+        }
+    });
     Wall { name: "files and network", state }
 }
 
@@ -68,10 +68,17 @@ fn parts(abi: ABI) -> &'static str {
     }
 }
 
-fn enforce(
-    readable: &[PathBuf],
-    folders: &Folders,
-) -> Result<(RulesetStatus, LandlockStatus), landlock::RulesetError> {
+fn enforce(needs: &Needs<'_>) -> Result<(RulesetStatus, LandlockStatus), landlock::RulesetError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(AccessNet::from_all(KNOWN))?
+        .scope(Scope::from_all(KNOWN))?
+        .create()?;
+    let Needs::Device { readable, folders } = needs else {
+        let status = ruleset.restrict_self()?;
+        return Ok((status.ruleset, status.landlock));
+    };
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     // Not links, sockets, pipes or devices: whoever takes the files over would follow them.
     let work = read
@@ -85,12 +92,7 @@ fn enforce(
     let devices = read | AccessFs::WriteFile | AccessFs::IoctlDev;
     let system = SYSTEM.iter().map(PathBuf::from).chain(readable.iter().cloned());
     let shared = SHARED.iter().map(PathBuf::from).chain(crate::environment::shared_by_cuda());
-    let status = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(KNOWN))?
-        .handle_access(AccessNet::from_all(KNOWN))?
-        .scope(Scope::from_all(KNOWN))?
-        .create()?
+    let status = ruleset
         .add_rules(path_beneath_rules(system, read))?
         .add_rules(path_beneath_rules(shared, work))?
         .add_rules(path_beneath_rules(device_files(), devices))?

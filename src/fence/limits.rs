@@ -1,6 +1,6 @@
 //! What a process may use, and the rights it had as root.
 
-use super::Wall;
+use super::{Allowance, Needs, Wall};
 use caps::CapSet;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -19,19 +19,40 @@ pub(super) fn no_new_privileges() -> Wall {
     Wall { name: "no_new_privs", state }
 }
 
-/// Memory has no limit here: a driver reserves terabytes of addresses, and what the host's share of a search may be is decided before
+/// Open files of a process that opens none: the standard ones, and those that it is given.
+const FEW_FILES: u64 = 32;
+
+/// Seconds between the signal that ends a process at the limit of its processor time and the one that cannot be ignored.
+const LAST_SECONDS: u64 = 2;
+
+/// Of a device's process memory has no limit here: a driver reserves terabytes of addresses, and what the host's share of a search may be is decided before
 /// it is allocated (`limits.max_host_bytes`). Nor have processes: their limit counts all of a user's.
-pub(super) fn resources() -> Wall {
+pub(super) fn resources(needs: &Needs<'_>) -> Wall {
     let lower = |resource, most: u64| {
         let (soft, hard) = getrlimit(resource)?;
         setrlimit(resource, soft.min(most), hard.min(most))
     };
-    let state = lower(Resource::RLIMIT_FSIZE, MOST_FILE_BYTES)
-        .and_then(|()| lower(Resource::RLIMIT_NOFILE, MOST_FILES))
+    let limited = match needs {
+        Needs::Device { .. } => lower(Resource::RLIMIT_FSIZE, MOST_FILE_BYTES)
+            .and_then(|()| lower(Resource::RLIMIT_NOFILE, MOST_FILES))
+            .map(|()| format!("files up to {} GiB, {MOST_FILES} open", MOST_FILE_BYTES >> 30)),
+        Needs::Descriptors(Allowance { memory, addresses, file, cpu_s }) => {
+            lower(Resource::RLIMIT_FSIZE, *file)
+                .and_then(|()| lower(Resource::RLIMIT_NOFILE, FEW_FILES))
+                .and_then(|()| lower(Resource::RLIMIT_DATA, *memory))
+                .and_then(|()| lower(Resource::RLIMIT_AS, *addresses))
+                .and_then(|()| {
+                    let (soft, hard) = getrlimit(Resource::RLIMIT_CPU)?;
+                    let last = cpu_s.saturating_add(LAST_SECONDS);
+                    setrlimit(Resource::RLIMIT_CPU, soft.min(*cpu_s), hard.min(last))
+                })
+                .map(|()| format!("{memory} bytes of memory, {cpu_s} s of processor time"))
+        }
+    };
+    let state = limited
         // A write beyond the limit then fails, and is reported, instead of ending the process.
         // SAFETY: no handler is installed: the signal is ignored.
-        .and_then(|()| unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) })
-        .map(|_| format!("files up to {} GiB, {MOST_FILES} open", MOST_FILE_BYTES >> 30))
+        .and_then(|told| unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.map(|_| told))
         .map_err(|errno| errno.to_string());
     Wall { name: "limits", state }
 }

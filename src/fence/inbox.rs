@@ -17,7 +17,7 @@ pub struct Passed(Arc<Mutex<VecDeque<File>>>);
 
 impl Passed {
     /// The file that came with the last request; those of earlier ones are closed.
-    pub(super) fn take(&self) -> Option<File> {
+    pub(crate) fn take(&self) -> Option<File> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = files.pop_back();
         files.clear();

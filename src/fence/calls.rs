@@ -1,9 +1,10 @@
 //! The wall of system calls: a seccomp filter.
 //!
-//! The filter lists what is refused, not what is allowed: closed drivers make calls that nobody can list for all their versions.
+//! For a device's process the filter lists what is refused, not what is allowed: closed drivers make calls that nobody can list for
+//! all their versions. A process that only computes has a list of what it may, and nothing on it opens a file or makes a process.
 //! A refused call fails with an error, as it does for others without the right to it, and the process continues.
 
-use super::Wall;
+use super::{Needs, Wall};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -63,6 +64,58 @@ const REFUSED: [libc::c_long; 48] = [
     libc::SYS_adjtimex,
 ];
 
+/// What a process makes that computes with threads on the descriptors that it has. One that is refused here costs a message or some
+/// speed if it was made in vain, as when a thread is given its name.
+const COMPUTING: [libc::c_long; 47] = [
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_ftruncate,
+    libc::SYS_recvmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_ppoll,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_membarrier,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_gettid,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrusage,
+    libc::SYS_dup,
+];
+
 /// Threads are made by the same call as processes in namespaces of their own, where they would be root.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUSER,
@@ -82,17 +135,27 @@ enum FilterError {
     Kernel(#[from] io::Error),
 }
 
-pub(super) fn filter() -> Wall {
-    let state = install()
-        .map(|()| "seccomp: no programs, no network, no other processes".to_owned())
-        .map_err(|error| error.to_string());
+pub(super) fn filter(needs: &Needs<'_>) -> Wall {
+    let (installed, told) = match needs {
+        Needs::Device { .. } => (
+            install(refused().and_then(|rules| compile(rules, Listed::Refused(libc::EPERM)))),
+            "no programs, no network, no other processes",
+        ),
+        Needs::Descriptors(_) => (
+            install(computing().and_then(|rules| compile(rules, Listed::Allowed))),
+            "nothing but to compute, to read and to write",
+        ),
+    };
+    let state = installed.map(|()| format!("seccomp: {told}")).map_err(|error| error.to_string());
     Wall { name: "system calls", state }
 }
 
-fn install() -> Result<(), FilterError> {
-    apply(&compile(refused()?, libc::EPERM)?)?;
+fn install(program: Result<BpfProgram, FilterError>) -> Result<(), FilterError> {
     // The flags of this call are in memory, where no filter sees them. The C library knows this answer, and makes the other call.
-    apply(&compile(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?)?;
+    let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    apply(&compile(clone3, Listed::Refused(libc::ENOSYS))?)?;
+    // The last one: it may not permit to install another.
+    apply(&program?)?;
     Ok(())
 }
 
@@ -114,10 +177,40 @@ fn refused() -> Result<Rules, FilterError> {
     Ok(rules)
 }
 
-fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, FilterError> {
+/// The calls that a process may make which only computes: threads of its own, and signals to itself, by which it aborts.
+fn computing() -> Result<Rules, FilterError> {
+    let mut rules: Rules = COMPUTING.iter().map(|call| (*call, Vec::new())).collect();
+    // The other filter answers it; where both have an answer, a refusal goes before a permission.
+    rules.insert(libc::SYS_clone3, Vec::new());
+    let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+    let asked =
+        SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), thread)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![asked])?]);
+    let own = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::Eq,
+        u64::from(std::process::id()),
+    )?;
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own])?]);
+    Ok(rules)
+}
+
+/// What happens to the calls that a filter lists; the others have the opposite.
+#[derive(Clone, Copy)]
+enum Listed {
+    Allowed,
+    /// With this error.
+    Refused(i32),
+}
+
+fn compile(rules: Rules, listed: Listed) -> Result<BpfProgram, FilterError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    let refuse = SeccompAction::Errno(errno as u32);
-    Ok(SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?)
+    let (others, these) = match listed {
+        Listed::Allowed => (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow),
+        Listed::Refused(errno) => (SeccompAction::Allow, SeccompAction::Errno(errno as u32)),
+    };
+    Ok(SeccompFilter::new(rules, others, these, arch)?.try_into()?)
 }
 
 /// Installs the program for this process. The library's own function lets kernels before 5.16 switch off the processor's
