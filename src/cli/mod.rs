@@ -37,6 +37,7 @@ mod submit;
 mod telemetry;
 mod token;
 mod train;
+mod transfer;
 mod tune;
 mod worker;
 
@@ -104,6 +105,10 @@ enum Command {
     Pin(pins::PinArgs),
     /// Let retention remove matrices and plans of a server again
     Unpin(pins::UnpinArgs),
+    /// Write plans, trials and models of a store to a file, for another store or another tuner
+    Export(transfer::ExportArgs),
+    /// Take in what another store exported
+    Import(transfer::ImportArgs),
     /// Submit a matrix to a server for tuning
     Submit(submit::SubmitArgs),
     /// Look up a plan by a matrix's digest
@@ -230,6 +235,8 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Retention(args) => on_one_core(retention::run(args)),
         Command::Pin(args) => on_one_core(pins::pin(args)),
         Command::Unpin(args) => on_one_core(pins::unpin(args)),
+        Command::Export(args) => on_all_cores(transfer::export(args)),
+        Command::Import(args) => on_all_cores(transfer::import(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),
         Command::Ready(args) => on_one_core(ready::run(args)),

@@ -28,6 +28,7 @@ pub mod recipe;
 pub mod retention;
 pub mod timestamp;
 pub mod training;
+pub mod transfer;
 pub mod trial;
 pub mod webhook;
 pub mod work;

@@ -2,6 +2,7 @@
 //! elsewhere.
 
 use super::recipe::Scratch;
+use super::transfer::Imported;
 use super::{
     Candidate, Clock, Clocks, Device, DeviceClass, Digest, FunnelStep, Intensity, JobId, Judged,
     L2Policy, ModelId, Problem, Resources, StoppedBy, Timestamp,
@@ -126,6 +127,12 @@ impl Plan {
     /// Number of candidates that the model ranked higher but that could not be lowered or compiled.
     pub fn passed_over(&self) -> u32 {
         self.predicted.as_ref().map_or(0, |predicted| predicted.passed_over)
+    }
+
+    /// Where a plan of another service came from, as a sentence.
+    pub fn origin(&self) -> Option<String> {
+        let imported = self.provenance.imported.as_ref()?;
+        Some(imported.told(self.created_at, &self.provenance.version))
     }
 
     /// Measured microseconds per call.
@@ -388,6 +395,9 @@ pub struct Provenance {
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
+    /// Absent for a plan that was measured by a service on this store, and for one that came as a bundle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
 }
 
 /// A learned model as texts name it: its id, and for a borrowed one the class of device that it is of.

@@ -31,6 +31,7 @@ pub enum Kind {
     InvalidBody,
     UnreadableMatrix,
     UnreadableBundle,
+    UnreadableExport,
     UnsupportedMatrix,
     Unsupported,
     Unauthorized,
@@ -57,12 +58,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
         Self::UnreadableMatrix,
         Self::UnreadableBundle,
+        Self::UnreadableExport,
         Self::UnsupportedMatrix,
         Self::Unsupported,
         Self::Unauthorized,
@@ -100,6 +102,9 @@ impl Kind {
             }
             Self::UnreadableBundle => {
                 ("unreadable-bundle", S::UNPROCESSABLE_ENTITY, "Unreadable bundle")
+            }
+            Self::UnreadableExport => {
+                ("unreadable-export", S::UNPROCESSABLE_ENTITY, "Unreadable export")
             }
             Self::UnsupportedMatrix => {
                 ("unsupported-matrix", S::UNPROCESSABLE_ENTITY, "Unsupported matrix")
@@ -339,6 +344,7 @@ impl From<ServiceError> for Problem {
                 Self::new(Kind::UnreadableMatrix, text).with("line", line).with("byte", byte)
             }
             ServiceError::BadBundle { .. } => Self::new(Kind::UnreadableBundle, text),
+            ServiceError::BadExport { .. } => Self::new(Kind::UnreadableExport, text),
             ServiceError::Unsupported { pointer: None, .. } => {
                 Self::new(Kind::UnsupportedMatrix, text)
             }

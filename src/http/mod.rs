@@ -34,6 +34,7 @@ mod server;
 mod session;
 mod tokens;
 mod trainings;
+mod transfer;
 mod trials;
 mod upload;
 mod webhooks;

@@ -21,7 +21,7 @@ use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, audit, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
-    operations, pins, plans, profile, tokens, trainings, trials, webhooks,
+    operations, pins, plans, profile, tokens, trainings, transfer, trials, webhooks,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -73,6 +73,8 @@ pub const PATHS: &[&str] = &[
     "/v1/models/{id}",
     "/v1/models/{id}/file",
     "/v1/models/{id}/activate",
+    "/v1/export",
+    "/v1/import",
     "/v1/tokens",
     "/v1/tokens/{name}",
     "/v1/audit",
@@ -123,6 +125,9 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/models/{id}" => quick(get(models::show)),
         "/v1/models/{id}/file" => quick(get(models::file)),
         "/v1/models/{id}/activate" => quick(json_body(post(models::activate), app)),
+        // As long as the client takes it, which the pace of connections bounds.
+        "/v1/export" => get(transfer::export),
+        "/v1/import" => upload(post(transfer::import), app),
         "/v1/tokens" => quick(get(tokens::list).merge(json_body(post(tokens::make), app))),
         "/v1/tokens/{name}" => quick(delete(tokens::revoke)),
         "/v1/audit" => quick(get(audit::list)),

@@ -12,6 +12,7 @@ pub fn needed(method: &Method, route: &str) -> Option<Scope> {
         "/login" | "/logout" => None,
         "/v1/tokens" | "/v1/tokens/{name}" | "/v1/audit" => Some(Scope::Admin),
         "/v1/webhooks" | "/v1/webhooks/{id}" | "/v1/webhooks/{id}/deliveries" => Some(Scope::Admin),
+        "/v1/export" | "/v1/import" => Some(Scope::Admin),
         "/metrics" => Some(Scope::Metrics),
         _ if reads => Some(Scope::Read),
         "/v1/matrices" | "/v1/matrices/{digest}" | "/v1/bundles" => Some(Scope::Submit),

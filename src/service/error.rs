@@ -28,6 +28,9 @@ pub enum ServiceError {
     /// The upload is not a bundle that this version can use.
     #[error("{message}")]
     BadBundle { message: String },
+    /// The upload is not an export that this version can take in.
+    #[error("{message}")]
+    BadExport { message: String },
     /// Well-formed, but not supported by this version.
     #[error("{message}")]
     Unsupported { pointer: Option<String>, message: String },

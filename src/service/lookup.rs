@@ -177,6 +177,7 @@ impl Service {
                  candidate may cost less in all"
             )
         }));
+        reasons.extend(plan.origin());
         if here.is_empty() {
             reasons.push(format!(
                 "no device of class {class} is registered, so today's software could not be compared with the plan's"
@@ -185,7 +186,7 @@ impl Service {
         Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) }
     }
 
-    fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {
+    pub(super) fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {
         let mut changes = Vec::new();
         let then = &plan.provenance.environment;
         if let Some(first) = here.first()

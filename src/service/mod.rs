@@ -30,6 +30,7 @@ pub mod signals;
 mod study;
 mod tokens;
 pub mod training;
+pub mod transfer;
 pub mod tuning;
 mod upkeep;
 pub mod webhooks;

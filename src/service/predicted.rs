@@ -145,6 +145,7 @@ pub(in crate::service) fn plan(
             seed: subject.seed,
             stopped_by: StoppedBy::Completed,
             search_seconds: subject.started.elapsed().as_secs_f64(),
+            imported: None,
         },
         candidate,
         created_at: Timestamp::now(),

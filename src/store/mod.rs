@@ -12,6 +12,7 @@ mod queue;
 mod retaining;
 pub mod sqlite;
 mod tokens;
+mod transfer;
 mod webhooks;
 
 pub use audit::Audit;
@@ -29,6 +30,7 @@ pub use queue::{
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
 pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
+pub use transfer::{JobTaken, Place, Transfer};
 pub use webhooks::{AttemptEnd, Attempted, DueDelivery, Webhooks};
 
 use crate::domain::plan::PlanKey;
@@ -348,6 +350,7 @@ pub trait Store:
     + Audit
     + Upkeep
     + Retaining
+    + Transfer
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);

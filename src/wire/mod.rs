@@ -19,6 +19,7 @@ mod rule;
 #[cfg(test)]
 mod tests;
 mod token;
+mod transfer;
 mod trial;
 mod webhook;
 
@@ -32,10 +33,13 @@ pub use model::{
 };
 pub use operation::Operations;
 pub use pins::Pins;
-pub use plan::{KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
+pub use plan::{
+    Imported, KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp,
+};
 pub use problem::Problem;
 pub use rule::Rules;
 pub use token::{AuditEntry, MadeToken, Token, TokenRequest, Tokens};
+pub use transfer::{ImportReport, Taken};
 pub use trial::Trial;
 pub use webhook::{Delivery, MadeWebhook, Webhook, WebhookRequest, Webhooks};
 

@@ -111,6 +111,25 @@ pub struct Provenance {
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
+    /// Where the plan was measured, if that was the service of another store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
+}
+
+/// Where a plan came from. When and by which version it was measured, the plan says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Imported {
+    /// Id of the store whose service measured it.
+    pub store: String,
+    /// When it was taken in.
+    pub at: String,
+    /// Why it stands before or behind the plans that were there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<String>,
+    /// Its program was left out of the export.
+    #[serde(default)]
+    pub without_program: bool,
 }
 
 /// Everything needed to run the kernel elsewhere; digests refer to `/v1/plans/{id}/blobs/{digest}`. Unlike the stored form,
@@ -214,7 +233,15 @@ impl From<domain::plan::Provenance> for Provenance {
             seed: from.seed,
             stopped_by: from.stopped_by,
             search_seconds: from.search_seconds,
+            imported: from.imported.map(Imported::from),
         }
+    }
+}
+
+impl From<domain::transfer::Imported> for Imported {
+    fn from(from: domain::transfer::Imported) -> Self {
+        let domain::transfer::Imported { store, at, standing, without_program } = from;
+        Self { store, at: at.to_rfc3339(), standing, without_program }
     }
 }
 

@@ -308,6 +308,7 @@ fn the_contract_says_what_the_types_say() {
         ("Webhook", sent::<Webhook>()),
         ("MadeWebhook", sent::<MadeWebhook>()),
         ("Delivery", sent::<Delivery>()),
+        ("ImportReport", sent::<ImportReport>()),
     ];
     let paths = [
         ("/v1/matrices", sent::<Page<Matrix>>()),

@@ -27,4 +27,5 @@ mod sign_in;
 mod solves;
 mod storage;
 mod tokens;
+mod transfer;
 mod webhooks;

@@ -22,4 +22,5 @@ mod restoring;
 mod retention;
 mod solves;
 mod training;
+mod transfer;
 mod world;

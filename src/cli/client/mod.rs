@@ -6,6 +6,7 @@ pub mod models;
 pub mod pins;
 pub mod quarantine;
 pub mod tokens;
+pub mod transfer;
 
 use crate::domain::{Digest, JobState};
 use crate::wire::{Job, Lookup, Matrix, Page, Plan, Trial};

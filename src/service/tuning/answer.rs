@@ -117,6 +117,7 @@ pub async fn plan(
             seed: outcomes.seed,
             stopped_by: outcomes.stopped_by,
             search_seconds: outcomes.search_seconds,
+            imported: None,
         },
         candidate,
         created_at: Timestamp::now(),

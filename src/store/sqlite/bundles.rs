@@ -71,7 +71,7 @@ impl Bundles for SqliteStore {
         let mut tx = self.begin().await?;
         quotas::may_store(&mut tx, &self.caller, bundle.bytes, 0).await?;
         let of = plans::Of::caller(self, bundle.bytes);
-        if !plans::insert_with(&mut tx, plan, facts, &of).await? {
+        if !plans::insert_with(&mut tx, plan, facts, (&of, plan.created_at)).await? {
             return Ok(false);
         }
         insert(&mut tx, bundle).await?;

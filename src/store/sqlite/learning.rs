@@ -46,10 +46,11 @@ pub(super) const ROWS: &str = "SELECT t.job, t.ordinal, t.state, t.version, t.fe
      CROSS JOIN trials t INDEXED BY trials_tried ON t.job = page.value AND t.state <> 'pruned'
      WHERE t.features IS NOT NULL ORDER BY page.key, t.ordinal";
 
-/// A job is described when it begins, but models learn from it only once it has ended, so the end decides whether it is new.
+/// A job is described when it begins, but models learn from it only once it has ended, so the end decides whether it is new; of one that came
+/// from another store, when it came.
 pub(super) const DESCRIBED: &str = "SELECT coalesce(sum(f.described), 0) FROM job_features f
      WHERE f.op = ? AND f.device_class = ? AND f.features_version = ? AND EXISTS (
-         SELECT 1 FROM jobs j WHERE j.id = f.job AND j.state = 'succeeded' AND j.finished_at > ?)";
+         SELECT 1 FROM jobs j WHERE j.id = f.job AND j.state = 'succeeded' AND coalesce(j.imported_at, j.finished_at) > ?)";
 
 /// Reads every job once: for occasional requests by hand, not for frequently shown pages.
 pub(super) const RECORDED: &str =
@@ -225,7 +226,11 @@ pub(super) fn read_scope(op: String, device_class: String) -> Result<Scope> {
 
 /// Stores the shared features. The first description of a version is kept. A description of another version is replaced, and
 /// the trials' features, which were of that version too, are removed.
-async fn describe(tx: &mut SqliteConnection, job: &JobId, features: &JobFeatures) -> Result<()> {
+pub(super) async fn describe(
+    tx: &mut SqliteConnection,
+    job: &JobId,
+    features: &JobFeatures,
+) -> Result<()> {
     let known: Option<i64> =
         sqlx::query_scalar("SELECT features_version FROM job_features WHERE job = ?")
             .bind(&job.0)

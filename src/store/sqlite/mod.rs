@@ -22,6 +22,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod transfer;
 mod trials;
 mod upkeep;
 mod webhooks;

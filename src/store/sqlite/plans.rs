@@ -4,7 +4,7 @@ use super::codec::{self, Stored, decode};
 use super::{SqliteStore, matrices, quality};
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    DeviceClass, Digest, JobId, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem,
+    DeviceClass, Digest, JobId, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
 };
 use crate::store::{Page, PageRequest, PlanQuery, Plans, Result, StoreError};
 use async_trait::async_trait;
@@ -39,18 +39,18 @@ impl Of {
 pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan, of: &Of) -> Result<()> {
     let facts = matrices::held(tx, &of.namespace, &plan.matrix).await?;
     let facts = facts.ok_or_else(|| StoreError::Missing(format!("matrix {}", plan.matrix)))?;
-    match insert_with(tx, plan, &facts, of).await? {
+    match insert_with(tx, plan, &facts, (of, plan.created_at)).await? {
         true => Ok(()),
         false => Err(StoreError::Misuse(format!("plan {} is already stored", plan.id).into())),
     }
 }
 
-/// Stores a plan with the facts of its matrix. False if there is one with its id.
+/// Stores a plan with the facts of its matrix, at this place among the plans of its key. False if there is one with its id.
 pub(super) async fn insert_with(
     tx: &mut SqliteConnection,
     plan: &Plan,
     facts: &Matrix,
-    of: &Of,
+    (of, at): (&Of, Timestamp),
 ) -> Result<bool> {
     let done = sqlx::query(
         "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
@@ -63,7 +63,7 @@ pub(super) async fn insert_with(
     .bind(plan.device.class().0)
     .bind(plan.l2_policy.to_string())
     .bind(&plan.matrix.as_bytes()[..])
-    .bind(plan.created_at.0)
+    .bind(at.0)
     .bind(i64::from(plan.version))
     .bind(codec::encode(plan)?)
     .bind(plan.is_predicted())
@@ -82,7 +82,7 @@ pub(super) async fn insert_with(
 // The lists take the sort key of the last row shown as their first two parameters, their limit as the third, and the namespace as the
 // fourth.
 
-pub(super) const MEASURED: &str = "SELECT version, body FROM plans
+pub(super) const MEASURED: &str = "SELECT version, body, created_at FROM plans
      WHERE namespace = ?4 AND pattern_digest = ?5 AND problem = ?6 AND device_class = ?7 AND l2_policy = ?8 AND predicted = 0
          AND (created_at, id) < (?1, ?2)
      ORDER BY created_at DESC, id DESC LIMIT ?3";
@@ -96,7 +96,7 @@ pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
          AND problem = ?3 AND device_class = ?4 AND l2_policy = ?5 AND predicted = 0
      ORDER BY created_at DESC, id DESC LIMIT 1";
 
-pub(super) const PREDICTED: &str = "SELECT version, body FROM plans
+pub(super) const PREDICTED: &str = "SELECT version, body, created_at FROM plans
      WHERE namespace = ?4 AND pattern_digest = ?5 AND problem = ?6 AND device_class = ?7 AND l2_policy = ?8 AND predicted = 1
          AND (created_at, id) < (?1, ?2)
      ORDER BY created_at DESC, id DESC LIMIT ?3";
@@ -112,7 +112,8 @@ pub(super) const OF_PROBLEM: &str = "SELECT id, facts_version, facts FROM (
      WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?";
 
 /// Keys and times are covered by an index; for a key that was tuned often, only the newest plan is read.
-pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
+pub(super) const NEWEST_OF_EACH_KEY: &str =
+    "SELECT plans.version, plans.body, plans.created_at FROM (
          SELECT id, created_at, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
          FROM plans WHERE namespace = ?4 AND pattern_digest = ?5 AND predicted = 0) newest
@@ -120,7 +121,7 @@ pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FR
      WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?1, ?2)
      ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?3";
 
-pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body FROM (
+pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body, plans.created_at FROM (
          SELECT id, created_at, problem, device_class, l2_policy, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
          FROM plans WHERE namespace = ?4 AND pattern_digest = ?5 AND predicted = 1) newest
@@ -180,10 +181,15 @@ impl Plans for SqliteStore {
                 query.bind(&pattern.as_bytes()[..])
             }
         };
-        let items = codec::decode_all(query.fetch_all(&self.readers).await?)?;
-        Ok(codec::cut(items, limit, |plan: &Plan| {
-            codec::cursor(LIST, plan.created_at.0, &plan.id.0)
-        }))
+        let rows: Vec<(i64, String, i64)> = query.fetch_all(&self.readers).await?;
+        let items = rows
+            .into_iter()
+            .map(|(version, body, at)| Ok((decode::<Plan>(version, &body)?, at)))
+            .collect::<Result<Vec<_>>>()?;
+        // The place of a plan from another store is not the time at which it was measured.
+        let Page { items, next } =
+            codec::cut(items, limit, |(plan, at)| codec::cursor(LIST, *at, &plan.id.0));
+        Ok(Page { items: items.into_iter().map(|(plan, _)| plan).collect(), next })
     }
 
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool> {

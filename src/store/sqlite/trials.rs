@@ -145,7 +145,11 @@ fn learned_from(trial: &Trial) -> Option<&[f32]> {
 
 /// Inserts the whole batch in one statement, because a funnel may contain thousands of pruned candidates. Returns the
 /// ordinals that are new.
-async fn insert(tx: &mut SqliteConnection, job: &JobId, trials: &[Trial]) -> Result<HashSet<i64>> {
+pub(super) async fn insert(
+    tx: &mut SqliteConnection,
+    job: &JobId,
+    trials: &[Trial],
+) -> Result<HashSet<i64>> {
     // JSON has no byte strings, so features are passed as hexadecimal digits; the thousands of pruned candidates have none.
     let rows: Vec<(u32, String, &str, String, Option<String>)> = trials
         .iter()

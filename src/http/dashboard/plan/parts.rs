@@ -268,7 +268,7 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
         Some(_) => "digest of the family's kernel source; a plan with another digest is stale",
         None => "vendor routines have no kernel source",
     };
-    vec![
+    let mut facts = vec![
         fact("sparsetune", from.version.clone(), ""),
         fact("Environment", from.environment.clone(), "in another environment the plan is stale"),
         fact("Kernel source digest", kernel, kernel_note),
@@ -285,7 +285,11 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
             plan.device.class().to_string(),
             format!("copies {} GB/s", digits(plan.device.copy_gbps)),
         ),
-    ]
+    ];
+    if let (Some(imported), Some(origin)) = (&from.imported, plan.origin()) {
+        facts.push(fact("Imported from", format!("store {}", imported.store), origin));
+    }
+    facts
 }
 
 #[cfg(test)]

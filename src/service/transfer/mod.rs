@@ -1,0 +1,13 @@
+//! From one store to another: exports as files, and taking them in. `docs/export.md` is the format.
+
+mod check;
+mod export;
+mod import;
+mod pack;
+mod record;
+mod unpack;
+
+pub use check::check;
+pub use export::ExportStream;
+pub use record::{Contents, Header, Record, SentModel, VERSION};
+pub use unpack::{BadExport, Entry, Piece, Reader};
