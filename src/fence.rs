@@ -63,7 +63,8 @@ pub enum Fence {
     Auto,
     /// All of it, or the process does not start.
     Required,
-    /// All but the wall around files and network, for libraries that the wall keeps from opening the device.
+    /// Files may be read wherever this user may, for libraries that the wall around files keeps from opening the device; all else as
+    /// with `Auto`.
     WithoutFiles,
     /// None.
     Off,
@@ -126,9 +127,11 @@ pub fn raise(fence: Fence, needs: &Needs<'_>) -> Result<Vec<Wall>, Incomplete> {
     }
     let mut walls =
         vec![limits::no_new_privileges(), limits::resources(needs), limits::capabilities()];
-    if fence != Fence::WithoutFiles {
-        walls.push(files::restrict(needs));
-    }
+    let extent = match fence {
+        Fence::WithoutFiles => files::Extent::Writes,
+        Fence::Auto | Fence::Required | Fence::Off => files::Extent::All,
+    };
+    walls.push(files::restrict(extent, needs));
     walls.push(calls::filter(needs));
     checked(fence, walls)
 }

@@ -2,7 +2,7 @@
 
 use super::config::{self, Config, LogFormat};
 use super::{INTERRUPTED, admission, assemble, exposed, reading, say};
-use crate::environment::files;
+use crate::environment::{account, files};
 use crate::http::{App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use crate::service::training::Trainer;
 use crate::service::webhooks::WebhookSettings;
@@ -219,6 +219,8 @@ pub(super) fn opening(config: &Config) -> Opening {
 
 /// The service on the configured store and blobs, which are created if missing, and the name of this process in them.
 pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessName>)> {
+    // Tokens pass through its memory, and evaluators run as the same user unless they have one of their own.
+    account::hide_this_process().context("hide the memory of this process from others")?;
     let uploads = config.data.uploads();
     private::folder(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;

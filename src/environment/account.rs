@@ -60,3 +60,16 @@ impl Account {
         Ok(())
     }
 }
+
+/// Hides this process's memory, environment and open files from others of the same user, evaluators among them: no debugger, no
+/// `/proc/PID/mem`. A crash leaves no core file either. Programs that it starts are not hidden.
+#[cfg(target_os = "linux")]
+pub fn hide_this_process() -> io::Result<()> {
+    Ok(nix::sys::prctl::set_dumpable(false)?)
+}
+
+/// Hides this process's memory from others of the same user. Other systems than Linux have rules of their own for it.
+#[cfg(not(target_os = "linux"))]
+pub fn hide_this_process() -> io::Result<()> {
+    Ok(())
+}

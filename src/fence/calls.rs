@@ -7,22 +7,58 @@
 use super::{Needs, Wall};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+    SeccompRule, TargetArch, sock_filter,
 };
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
-/// Calls by which a process starts programs, reaches into others, into the kernel, or into what it was not given.
-const REFUSED: [libc::c_long; 48] = [
+/// Calls by which a process starts programs, reaches into others, into the kernel, or into what it was not given. Landlock does not
+/// know what is done to a file's owner, mode, times and attributes, so nobody does that here.
+const REFUSED: &[libc::c_long] = &[
+    // Programs and other processes.
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
     libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
     libc::SYS_pidfd_getfd,
     libc::SYS_pidfd_send_signal,
     libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_migrate_pages,
+    // Memory and messages that any process of the host may attach to.
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    // What belongs to a file beside its content.
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_utimensat,
+    // The kernel, and what it keeps for all.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -45,6 +81,7 @@ const REFUSED: [libc::c_long; 48] = [
     libc::SYS_fsmount,
     libc::SYS_fspick,
     libc::SYS_mount_setattr,
+    libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
     libc::SYS_quotactl,
@@ -61,6 +98,7 @@ const REFUSED: [libc::c_long; 48] = [
     libc::SYS_setdomainname,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
     libc::SYS_adjtimex,
 ];
 
@@ -116,6 +154,42 @@ const COMPUTING: [libc::c_long; 47] = [
     libc::SYS_dup,
 ];
 
+/// The same number on all processors; `libc` does not have it everywhere.
+const FCHMODAT2: libc::c_long = 452;
+
+/// Older calls that only this processor has; each has a newer form among those above.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[libc::c_long] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[libc::c_long] = &[];
+
+/// Calls that name a process by their first argument: 0 is the caller itself, and others are refused. Threads can therefore be bound to
+/// processors only by themselves.
+const OF_ITSELF: &[libc::c_long] = &[
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setattr,
+];
+
+/// Likewise by their second argument.
+const OF_ITSELF_SECOND: &[libc::c_long] = &[libc::SYS_setpriority, libc::SYS_ioprio_set];
+
+/// Signals to threads of a process, which must be this one: `raise` and `abort` send them.
+const TO_OWN_THREADS: &[libc::c_long] =
+    &[libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo];
+
 /// Threads are made by the same call as processes in namespaces of their own, where they would be root.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUSER,
@@ -138,8 +212,16 @@ enum FilterError {
 pub(super) fn filter(needs: &Needs<'_>) -> Wall {
     let (installed, told) = match needs {
         Needs::Device { .. } => (
-            install(refused().and_then(|rules| compile(rules, Listed::Refused(libc::EPERM)))),
-            "no programs, no network, no other processes",
+            refused_connections().and_then(|()| {
+                install(refused().and_then(|rules| compile(rules, Listed::Refused(libc::EPERM))))
+            }),
+            match multi_process_service() {
+                false => "no programs, no connections, no other processes",
+                true => {
+                    "no programs, no network but sockets with a path (CUDA's multi-process service is reached by one), no \
+                     other processes"
+                }
+            },
         ),
         Needs::Descriptors(_) => (
             install(computing().and_then(|rules| compile(rules, Listed::Allowed))),
@@ -150,7 +232,18 @@ pub(super) fn filter(needs: &Needs<'_>) -> Wall {
     Wall { name: "system calls", state }
 }
 
+fn refused_connections() -> Result<(), FilterError> {
+    if multi_process_service() {
+        return Ok(());
+    }
+    // As where nobody listens, which drivers know: they look for the multi-process service and the persistence daemon, and go on.
+    let connect = BTreeMap::from([(libc::SYS_connect, Vec::new())]);
+    Ok(apply(&compile(connect, Listed::Refused(libc::ECONNREFUSED))?)?)
+}
+
 fn install(program: Result<BpfProgram, FilterError>) -> Result<(), FilterError> {
+    #[cfg(target_arch = "x86_64")]
+    apply(&without_x32())?;
     // The flags of this call are in memory, where no filter sees them. The C library knows this answer, and makes the other call.
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     apply(&compile(clone3, Listed::Refused(libc::ENOSYS))?)?;
@@ -159,13 +252,46 @@ fn install(program: Result<BpfProgram, FilterError>) -> Result<(), FilterError> 
     Ok(())
 }
 
+/// Whether the driver's multi-process service runs here: its clients reach their device through a socket of it, so all sockets that
+/// have a path can be reached then.
+fn multi_process_service() -> bool {
+    crate::environment::shared_by_cuda()
+        .into_iter()
+        .chain([Path::new(super::files::MULTI_PROCESS).to_owned()])
+        .any(|folder| folder.join("control").exists())
+}
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn refused() -> Result<Rules, FilterError> {
-    let mut rules: Rules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    let unix = libc::AF_UNIX as u64;
-    let elsewhere = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, unix)?;
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![elsewhere])?]);
+    let always = REFUSED.iter().chain(REFUSED_HERE);
+    let mut rules: Rules = always.map(|call| (*call, Vec::new())).collect();
+    let unless = |argument, allowed: u64| {
+        let other =
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, allowed)?;
+        SeccompRule::new(vec![other])
+    };
+    let own = u64::from(std::process::id());
+    for call in OF_ITSELF {
+        rules.insert(*call, vec![unless(0, 0)?]);
+    }
+    for call in OF_ITSELF_SECOND {
+        rules.insert(*call, vec![unless(1, 0)?]);
+    }
+    for call in TO_OWN_THREADS {
+        rules.insert(*call, vec![unless(0, own)?]);
+    }
+    // Drivers make sockets of this family to share memory among a user's processes, and listen. A socket for datagrams could name its
+    // receiver with each of them, which no filter sees.
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        let mut asked = vec![unless(0, libc::AF_UNIX as u64)?];
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
+            let masked = SeccompCmpOp::MaskedEq(SOCKET_KIND);
+            let kind = SeccompCondition::new(1, SeccompCmpArgLen::Dword, masked, kind as u64)?;
+            asked.push(SeccompRule::new(vec![kind])?);
+        }
+        rules.insert(call, asked);
+    }
     let mut made = Vec::new();
     for namespace in NAMESPACES {
         let bit = u64::from(namespace.cast_unsigned());
@@ -175,6 +301,26 @@ fn refused() -> Result<Rules, FilterError> {
     }
     rules.insert(libc::SYS_clone, made);
     Ok(rules)
+}
+
+/// The bits of a socket's type that are not flags (`SOCK_TYPE_MASK` of the kernel).
+const SOCKET_KIND: u64 = 0xf;
+
+/// Refuses calls of the x32 convention, whose numbers have another bit, so that the other filters do not know them.
+#[cfg(target_arch = "x86_64")]
+fn without_x32() -> BpfProgram {
+    const X32: u32 = 0x4000_0000;
+    let statement = |code: u32, k| sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // The number of the call is the first word of what a filter sees.
+    let load = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0);
+    let compare = statement(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, X32);
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    vec![
+        load,
+        sock_filter { jf: 1, ..compare },
+        statement(libc::BPF_RET | libc::BPF_K, refuse),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ]
 }
 
 /// The calls that a process may make which only computes: threads of its own, and signals to itself, by which it aborts.

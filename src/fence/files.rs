@@ -3,7 +3,7 @@
 use super::{Needs, Wall};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
 };
 use std::path::{Path, PathBuf};
 
@@ -38,45 +38,72 @@ const SYSTEM: [&str; 22] = [
 ];
 
 /// Where drivers and the multi-process service keep what they share.
-const SHARED: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm", "/tmp/nvidia-mps"];
+const SHARED: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm", MULTI_PROCESS];
 
-pub(super) fn restrict(needs: &Needs<'_>) -> Wall {
-    let state = enforce(needs).map_err(|error| error.to_string()).and_then(|(status, landlock)| {
-        match (status, landlock) {
-            (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => {
-                Err("Landlock is not enabled in this kernel (the boot option `lsm` must name it)"
-                    .to_owned())
+/// Where the driver's multi-process service listens, unless the environment says otherwise.
+pub(super) const MULTI_PROCESS: &str = "/tmp/nvidia-mps";
+
+/// What the wall keeps of files. Signals, TCP and the memory of other processes it always keeps, where the kernel can.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Only what libraries and drivers are known to need is readable.
+    All,
+    /// Files may be read wherever this user may, and all devices opened that the user may open, unless that is root.
+    Writes,
+}
+
+pub(super) fn restrict(extent: Extent, needs: &Needs<'_>) -> Wall {
+    let state =
+        enforce(extent, needs).map_err(|error| error.to_string()).and_then(|(status, landlock)| {
+            match (status, landlock) {
+                (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => Err(
+                    "Landlock is not enabled in this kernel (the boot option `lsm` must name it)"
+                        .to_owned(),
+                ),
+                (RulesetStatus::NotEnforced, _) => {
+                    Err("this kernel has no Landlock, which came with Linux 5.13".to_owned())
+                }
+                (_, LandlockStatus::Available { effective_abi, .. }) => {
+                    let files = match extent {
+                        Extent::All => "files",
+                        Extent::Writes => "changes of files",
+                    };
+                    Ok(format!(
+                        "Landlock {}: {files}{}",
+                        effective_abi as i32,
+                        parts(effective_abi)
+                    ))
+                }
+                _ => Ok("Landlock".to_owned()),
             }
-            (RulesetStatus::NotEnforced, _) => {
-                Err("this kernel has no Landlock, which came with Linux 5.13".to_owned())
-            }
-            (_, LandlockStatus::Available { effective_abi, .. }) => {
-                Ok(format!("Landlock {}: {}", effective_abi as i32, parts(effective_abi)))
-            }
-            _ => Ok("Landlock".to_owned()),
-        }
-    });
+        });
     Wall { name: "files and network", state }
 }
 
-/// What a version of Landlock keeps.
+/// What a version of Landlock keeps beside files.
 fn parts(abi: ABI) -> &'static str {
     match abi as i32 {
-        ..=3 => "files",
-        4 | 5 => "files, TCP",
-        _ => "files, TCP, signals",
+        ..=3 => "",
+        4 | 5 => ", TCP",
+        _ => ", TCP, signals",
     }
 }
 
-fn enforce(needs: &Needs<'_>) -> Result<(RulesetStatus, LandlockStatus), landlock::RulesetError> {
-    let ruleset = Ruleset::default()
+fn ruleset(kept: BitFlags<AccessFs>) -> Result<RulesetCreated, landlock::RulesetError> {
+    Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(kept)?
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
-        .create()?;
+        .create()
+}
+
+fn enforce(
+    extent: Extent,
+    needs: &Needs<'_>,
+) -> Result<(RulesetStatus, LandlockStatus), landlock::RulesetError> {
     let Needs::Device { readable, folders } = needs else {
-        let status = ruleset.restrict_self()?;
+        let status = ruleset(AccessFs::from_all(KNOWN))?.restrict_self()?;
         return Ok((status.ruleset, status.landlock));
     };
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -90,19 +117,33 @@ fn enforce(needs: &Needs<'_>) -> Result<(RulesetStatus, LandlockStatus), landloc
         | AccessFs::RemoveDir
         | AccessFs::Refer;
     let devices = read | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let reading = read | AccessFs::Execute;
+    let all = AccessFs::from_all(KNOWN);
+    let kept = match extent {
+        Extent::All => all,
+        Extent::Writes => all & !reading,
+    };
     let system = SYSTEM.iter().map(PathBuf::from).chain(readable.iter().cloned());
     let shared = SHARED.iter().map(PathBuf::from).chain(crate::environment::shared_by_cuda());
-    let status = ruleset
-        .add_rules(path_beneath_rules(system, read))?
-        .add_rules(path_beneath_rules(shared, work))?
-        .add_rules(path_beneath_rules(device_files(), devices))?
-        .add_rules(path_beneath_rules(folders.writable(), work))?
-        .restrict_self()?;
+    let mut ruleset = ruleset(kept)?
+        .add_rules(path_beneath_rules(shared, work & kept))?
+        .add_rules(path_beneath_rules(device_files(extent), devices & kept))?
+        .add_rules(path_beneath_rules(folders.writable(), work & kept))?;
+    if extent == Extent::All {
+        ruleset = ruleset.add_rules(path_beneath_rules(system, read))?;
+    }
+    let status = ruleset.restrict_self()?;
     Ok((status.ruleset, status.landlock))
 }
 
 /// `/dev/nvidia0`, `/dev/nvidiactl`, `/dev/nvidia-uvm`, `/dev/nvidia-caps`, those of Jetson (`nvmap`, `nvhost-*`), and WSL's `/dev/dxg`.
-fn device_files() -> Vec<PathBuf> {
+///
+/// Where only writes are kept, all devices: a driver may have one of another name. Root owns those of disks and memory, so root's are
+/// the same ones as ever.
+fn device_files(extent: Extent) -> Vec<PathBuf> {
+    if extent == Extent::Writes && !nix::unistd::geteuid().is_root() {
+        return vec!["/dev".into()];
+    }
     let names = std::fs::read_dir("/dev").into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = names
         .filter(|entry| {

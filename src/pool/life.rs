@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// A device that opens so, and only so, was kept from a file that it needs.
-const UNFENCED: &str = "the device opens only without the wall around the evaluator's files, which stays away from now on: \
+const UNFENCED: &str = "the device opens only if the evaluator may read all files of its user, which it may from now on: \
                         `sparsetune doctor` shows the fence, `evaluator.fence` of the configuration rules it";
 
 impl Evaluator {
@@ -106,19 +106,28 @@ impl Evaluator {
         let mut last = None;
         for attempt in 0..self.spec.restarts.attempts {
             self.pause(attempt, cancel).await?;
-            let resort = attempt + 1 == self.spec.restarts.attempts && self.device.is_none();
+            let resort = self.resort(last.as_ref(), attempt);
             let args = self.spec.args.len();
             if resort {
                 self.spec.args.extend(self.spec.last_resort.iter().cloned());
             }
             match self.start(cancel).await {
                 Ok(child) => {
-                    if self.spec.args.len() > args {
-                        let why = last.unwrap_or_default();
+                    if resort {
+                        let why = last.map(|error| error.to_string()).unwrap_or_default();
                         tracing::warn!(device = %self.spec.device, why, "{UNFENCED}");
                     }
                     return Ok(child);
                 }
+                // It said so with the fence and without: the fence is not the reason.
+                Err(PoolError::Failed(why)) if resort => {
+                    self.spec.args.truncate(args);
+                    return Err(match last {
+                        Some(PoolError::Failed(first)) => PoolError::Failed(first),
+                        _ => PoolError::Failed(why),
+                    });
+                }
+                Err(error @ PoolError::Failed(_)) if self.may_resort() => last = Some(error),
                 Err(error) => {
                     self.spec.args.truncate(args);
                     last = Some(retriable(error)?);
@@ -126,6 +135,23 @@ impl Evaluator {
             }
         }
         Err(self.unavailable(last))
+    }
+
+    /// Whether another start may have less of a fence: only as long as the device was never open, so that nothing that was given to an
+    /// evaluator decides it.
+    fn may_resort(&self) -> bool {
+        self.device.is_none() && !self.spec.last_resort.is_empty()
+    }
+
+    /// Whether the next start should: after the device did not open, or if the process ended by itself each time. One that was killed
+    /// or took too long says nothing about the fence.
+    fn resort(&self, last: Option<&PoolError>, attempt: u32) -> bool {
+        self.may_resort()
+            && match last {
+                Some(PoolError::Failed(_)) => true,
+                Some(PoolError::Crashed(_)) => attempt + 1 == self.spec.restarts.attempts,
+                _ => false,
+            }
     }
 
     /// One attempt to start a child, open the device and load the problem. On failure the child is terminated.
@@ -216,11 +242,12 @@ impl Evaluator {
         (report, signal)
     }
 
-    pub(super) fn unavailable(&self, last: Option<String>) -> PoolError {
+    pub(super) fn unavailable(&self, last: Option<PoolError>) -> PoolError {
         PoolError::Unavailable {
             device: self.spec.device.clone(),
             attempts: self.spec.restarts.attempts,
-            last: last.unwrap_or_else(|| "no start was attempted".to_owned()),
+            last: last
+                .map_or_else(|| "no start was attempted".to_owned(), |error| error.to_string()),
         }
     }
 
@@ -238,10 +265,10 @@ impl Evaluator {
     }
 }
 
-/// Returns the reason if another start may help; other errors are returned to the caller.
-pub(super) fn retriable(error: PoolError) -> Result<String, PoolError> {
+/// Returns the error if another start may help; other errors are returned to the caller.
+pub(super) fn retriable(error: PoolError) -> Result<PoolError, PoolError> {
     match error {
-        PoolError::TimedOut(why) | PoolError::Crashed(why) | PoolError::Killed(why) => Ok(why),
+        PoolError::TimedOut(_) | PoolError::Crashed(_) | PoolError::Killed(_) => Ok(error),
         PoolError::Cancelled | PoolError::Failed(_) | PoolError::Unavailable { .. } => Err(error),
     }
 }

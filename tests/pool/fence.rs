@@ -44,25 +44,43 @@ fn complete(output: &Output) -> bool {
     false
 }
 
+/// Whether the kernel can rule files.
+fn landlock() -> bool {
+    let names = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+    names.split(',').any(|name| name == "landlock")
+}
+
 #[test]
 fn nothing_leaves_the_fence_and_all_would_without_it() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "token").unwrap();
     let (_, without) = attempts(&EVALUATOR, "off", &secret);
-    assert_eq!(without.len(), 8);
+    assert_eq!(without.len(), 13);
     assert!(without.values().all(Option::is_none), "{without:?}");
 
-    let calls =
-        ["connect to the network", "send a datagram", "start a program", "signal the parent"];
-    let files = ["read a file", "list a folder", "write a file", "read the parent's environment"];
+    let calls = [
+        "connect to the network",
+        "send a datagram",
+        "start a program",
+        "signal the parent",
+        "connect to another program's socket",
+        "lower the parent's limits",
+        "change a file's mode",
+        "signal a thread of the parent",
+        "attach shared memory",
+    ];
     let (_, within) = attempts(&EVALUATOR, "without_files", &secret);
     assert!(calls.iter().all(|call| within[*call].is_some()), "{within:?}");
-    assert!(within["read a file"].is_none(), "{within:?}");
+    assert!(within["read a file"].is_none() && within["list a folder"].is_none(), "{within:?}");
+    if landlock() {
+        assert!(within["write a file"].is_some(), "{within:?}");
+        assert!(within["read the parent's environment"].is_some(), "{within:?}");
+    }
 
     let (output, within) = attempts(&EVALUATOR, "required", &secret);
     if complete(&output) {
-        assert!(calls.iter().chain(&files).all(|what| within[*what].is_some()), "{within:?}");
+        assert!(within.values().all(Option::is_some), "{within:?}");
     }
     assert!(secret.exists() && folder.path().read_dir().unwrap().count() == 1);
 }
@@ -197,4 +215,73 @@ async fn a_device_that_needs_more_files_opens_at_the_last_attempt_and_stays_so()
 
     let error = spawning("required").open(&never()).await.unwrap_err();
     assert!(error.to_string().contains("exit code 3"), "{error}");
+}
+
+/// As a driver does that is kept from a file: the child lives, and says that the device does not open.
+const REFUSING: &str = r#"read -r request; seq=$(echo "$request" | sed 's/.*"seq":\([0-9]*\).*/\1/')
+    echo "{\"seq\":$seq,\"message\":\"reply\",\"reply\":\"failed\",\"data\":{\"error\":\"no driver\"}}"; read -r request"#;
+
+#[tokio::test]
+async fn a_device_that_says_that_it_does_not_open_gets_one_more_attempt_with_more_files() {
+    let fixture = Fixture::new();
+    let selector = fixture.selector();
+    let spawning = |script: String, fence: &str| {
+        let args = ["-c", &script, BINARY, "evaluator", "--device", &selector];
+        let spec = EvaluatorSpec::new(DeviceId("replay".to_owned()), "sh", args);
+        Evaluator::new(spec.fenced(fence, "", &fixture.folder.path().join("exports")))
+    };
+    let opens = format!(r#"case "$*" in *without_files*) exec "$0" "$@";; *) {REFUSING};; esac"#);
+    let mut evaluator = spawning(opens, "auto");
+    evaluator.open(&never()).await.unwrap();
+    assert_eq!(evaluator.restarts(), 1);
+    evaluator.close().await;
+
+    let refuses =
+        format!(r#"echo "$*" >> {}; {REFUSING}"#, fixture.folder.path().join("starts").display());
+    for (fence, starts) in [("auto", 2), ("required", 1)] {
+        let error = spawning(refuses.clone(), fence).open(&never()).await.unwrap_err();
+        assert_eq!(error.to_string(), "no driver");
+        let log = fixture.folder.path().join("starts");
+        assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), starts, "{fence}");
+        std::fs::remove_file(log).unwrap();
+    }
+}
+
+/// Somebody who can have the first starts killed must not get a lower fence by it.
+#[tokio::test]
+async fn a_killed_start_keeps_the_fence() {
+    let fixture = Fixture::new();
+    let log = fixture.folder.path().join("starts");
+    let script = format!(r#"echo "$*" >> {}; kill -KILL $$"#, log.display());
+    let args = ["-c", &script, BINARY, "evaluator", "--device", "cpu"];
+    let spec = EvaluatorSpec::new(DeviceId("cpu".to_owned()), "sh", args);
+    let mut evaluator = Evaluator::new(spec.fenced("auto", "", fixture.folder.path()));
+    evaluator.open(&never()).await.unwrap_err();
+    let starts = std::fs::read_to_string(log).unwrap();
+    assert!(starts.lines().count() > 1 && !starts.contains("without_files"), "{starts}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_servers_memory_is_hidden_from_its_user() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Command::new(BINARY)
+        .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+        .arg(folder.path())
+        .env("SPARSETUNE_DEVICES__USE", "[]")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(server.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    // The kernel gives root what belongs to a hidden process, and other users nothing of it.
+    let mode = std::fs::metadata(format!("/proc/{}/environ", server.id())).unwrap();
+    assert_eq!(mode.uid(), 0, "{line}");
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
