@@ -33,10 +33,24 @@ pub fn loader_folders() -> impl Iterator<Item = PathBuf> {
     folders.into_iter().filter(|folder| folder.is_absolute())
 }
 
-/// Folders that CUDA's driver shares with other processes: that of the multi-process service, and its cache of compiled texts.
+/// Folders that CUDA's driver shares with other processes: that of the multi-process service, and its cache of what it compiles.
 pub fn shared_by_cuda() -> impl Iterator<Item = PathBuf> {
-    let home = path("HOME").map(|home| home.join(".nv"));
-    ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_CACHE_PATH"].into_iter().filter_map(path).chain(home)
+    ["CUDA_MPS_PIPE_DIRECTORY", CUDA_CACHE].into_iter().filter_map(path)
+}
+
+const CUDA_CACHE: &str = "CUDA_CACHE_PATH";
+
+/// Lets CUDA's driver keep in `folder` what it compiles in this process, unless the environment names a folder for it. Without either
+/// that is one in the user's home, shared by all of the user's programs.
+///
+/// # Safety
+///
+/// No other thread may run: they read the environment at any time.
+pub unsafe fn keep_driver_cache(folder: &std::path::Path) {
+    if path(CUDA_CACHE).is_none() {
+        // SAFETY: the caller has this process's only thread.
+        unsafe { std::env::set_var(CUDA_CACHE, folder) };
+    }
 }
 
 /// An empty or relative one would be of whichever folder the process was started in.

@@ -1,8 +1,8 @@
 //! The fence of child processes: what one gives up before it meets the data of strangers.
 //!
 //! An evaluator compiles texts, loads closed libraries and runs kernels on data of strangers; a reader unpacks and parses what they
-//! upload. Were one of them to take the process over, it should find nothing: no files but an evaluator's own two folders and the
-//! system's libraries, no network, no other process, no new program, no way to more rights. Matrices and uploads come as open
+//! upload. Were one of them to take the process over, it should find nothing: no files but an evaluator's own two folders, the
+//! system's libraries and what CUDA's processes share (`/dev/shm`, devices), no network, no other process, no new program, no way to more rights. Matrices and uploads come as open
 //! descriptors over stdin ([`Inbox`]), so not even the blobs can be read. Landlock keeps files, TCP and signals; a seccomp filter the
 //! system calls; `no_new_privs`, the limits and the capabilities the rest. All of it must be in place before the first thread starts,
 //! since Landlock binds the calling thread and its children.

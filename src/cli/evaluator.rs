@@ -1,6 +1,7 @@
 //! `sparsetune evaluator`: the child process of a worker. Hidden in the help, since only workers use it.
 
 use super::fenced::FencedArgs;
+use crate::environment;
 use crate::evaluator::{
     DeviceSelector, EXIT_IO, EvaluatorOptions, Lowering, Ops, Unlowered, readable, run,
 };
@@ -64,6 +65,10 @@ impl EvaluatorArgs {
         let folders = Folders::new(self.cubin_cache.clone(), self.exports.clone());
         let mut folders = folders.context("a folder of the evaluator cannot be created")?;
         let output = self.fenced.begin(&mut folders)?;
+        if let Some(cache) = folders.driver_cache() {
+            // SAFETY: the process still has one thread, as the change of user above demands.
+            unsafe { environment::keep_driver_cache(&cache) };
+        }
         // What is readable is found by looking for it, which the user may not be allowed to, but its evaluator neither.
         let readable = readable(&self.device, &self.library_paths);
         self.fenced.raise(&Needs::Device { readable: &readable, folders: &folders })?;

@@ -1,6 +1,10 @@
 //! Users of this host.
 
-use nix::unistd::{Gid, Uid, User};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::Mode;
+use nix::unistd::{self, Gid, Uid, User};
 use std::io;
 use std::path::Path;
 
@@ -27,14 +31,31 @@ impl Account {
         std::os::unix::fs::lchown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
     }
 
-    /// [`Self::own`] for a folder and all below it.
+    /// [`Self::own`] for a folder and all below it. Whoever owns the tree may change it meanwhile, so no link is followed: each folder is
+    /// opened as such, and what is in it is named relative to what was opened.
     pub fn own_all(&self, folder: &Path) -> io::Result<()> {
-        self.own(folder)?;
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => self.own_all(&entry.path())?,
-                false => self.own(&entry.path())?,
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        self.own_below(Dir::open(folder, flags, Mode::empty())?)
+    }
+
+    fn own_below(&self, mut folder: Dir) -> io::Result<()> {
+        unistd::fchown(&folder, Some(self.uid), Some(self.gid))?;
+        let entries: Vec<_> = folder.iter().collect::<Result<_, _>>()?;
+        for entry in entries {
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            match Dir::openat(&folder, name, flags, Mode::empty()) {
+                Ok(below) => self.own_below(below)?,
+                Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                    let this = AtFlags::AT_SYMLINK_NOFOLLOW;
+                    unistd::fchownat(&folder, name, Some(self.uid), Some(self.gid), this)?;
+                }
+                // Another evaluator of the same user removed it.
+                Err(Errno::ENOENT) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -72,4 +93,42 @@ pub fn hide_this_process() -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 pub fn hide_this_process() -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// A change of owner, also to the same one, is seen in the time of a file's last change of attributes.
+    #[test]
+    fn what_links_lead_to_keeps_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tree, outside) = (folder.path().join("tree"), folder.path().join("outside"));
+        for of in [&tree, &outside] {
+            std::fs::create_dir_all(of.join("below")).unwrap();
+            std::fs::write(of.join("below/file"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(&outside, tree.join("folder")).unwrap();
+        std::os::unix::fs::symlink(outside.join("below/file"), tree.join("below/link")).unwrap();
+        let changed = |path: &Path| {
+            let at = std::fs::symlink_metadata(path).unwrap();
+            (at.ctime(), at.ctime_nsec())
+        };
+        let within =
+            ["", "below", "below/file", "below/link", "folder"].map(|name| tree.join(name));
+        let beyond = ["", "below", "below/file"].map(|name| outside.join(name));
+        let times = |paths: &[std::path::PathBuf]| -> Vec<_> {
+            paths.iter().map(|path| changed(path)).collect()
+        };
+        let (before_within, before_beyond) = (times(&within), times(&beyond));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let account = Account { name: "self".to_owned(), uid: Uid::current(), gid: Gid::current() };
+        account.own_all(&tree).unwrap();
+        assert!(times(&within).iter().zip(&before_within).all(|(after, before)| after > before));
+        assert_eq!(times(&beyond), before_beyond);
+        // A link instead of the folder is refused.
+        assert!(account.own_all(&tree.join("folder")).is_err());
+        assert_eq!(times(&beyond), before_beyond);
+    }
 }

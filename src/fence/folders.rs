@@ -30,7 +30,10 @@ impl Folder {
     }
 }
 
-/// The only folders that an evaluator may write to.
+/// Below the folder of compiled kernels, where CUDA's driver keeps what it compiles itself.
+const OF_THE_DRIVER: &str = "driver";
+
+/// The folders of its own that an evaluator may write to.
 #[derive(Debug, Default)]
 pub struct Folders {
     cubins: Option<Folder>,
@@ -42,6 +45,9 @@ impl Folders {
     /// are missing.
     pub fn new(cubins: Option<PathBuf>, exports: Option<PathBuf>) -> io::Result<Self> {
         let folder = |path: Option<PathBuf>| path.map(Folder::of).transpose();
+        if let Some(cubins) = &cubins {
+            std::fs::create_dir_all(cubins.join(OF_THE_DRIVER))?;
+        }
         Ok(Self { cubins: folder(cubins)?, exports: folder(exports)? })
     }
 
@@ -64,6 +70,12 @@ impl Folders {
     /// Where the cache of compiled kernels is reached.
     pub fn cubins(&self) -> Option<&Path> {
         self.cubins.as_ref().map(|folder| folder.reached.as_path())
+    }
+
+    /// Where CUDA's driver may keep what it compiles: a cache that programs of the same user share would let whoever takes an
+    /// evaluator over put code into theirs.
+    pub fn driver_cache(&self) -> Option<PathBuf> {
+        Some(self.cubins()?.join(OF_THE_DRIVER))
     }
 
     /// Where the folder that the pool names is reached.

@@ -12,6 +12,9 @@ use std::process::{Command, Output};
 
 const EVALUATOR: [&str; 3] = ["evaluator", "--device", "cpu"];
 
+/// In how many ways a child tries to leave.
+const ATTEMPTS: usize = 13;
+
 /// What stopped each attempt of a child with this fence to read `secret`, and the like.
 fn attempts(
     child: &[&str],
@@ -56,7 +59,7 @@ fn nothing_leaves_the_fence_and_all_would_without_it() {
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "token").unwrap();
     let (_, without) = attempts(&EVALUATOR, "off", &secret);
-    assert_eq!(without.len(), 13);
+    assert_eq!(without.len(), ATTEMPTS);
     assert!(without.values().all(Option::is_none), "{without:?}");
 
     let calls = [
@@ -91,7 +94,7 @@ fn nothing_leaves_the_fence_of_a_reader() {
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "token").unwrap();
     let (_, without) = attempts(&["reader"], "off", &secret);
-    assert!(without.len() == 8 && without.values().all(Option::is_none), "{without:?}");
+    assert!(without.len() == ATTEMPTS && without.values().all(Option::is_none), "{without:?}");
     // What it may call opens no files, so that it needs no wall around them.
     for fence in ["without_files", "auto", "required"] {
         let (output, within) = attempts(&["reader"], fence, &secret);
