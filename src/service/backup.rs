@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use tempfile::TempPath;
 
 /// The files of a backup.
 const DATABASE: &str = "sparsetune.db";
@@ -134,12 +135,7 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
     if manifest.version != VERSION {
         return Err(no_backup(format!("its version is {}", manifest.version)));
     }
-    // SQLite would replay a log that a lost database left behind into the restored one.
-    for path in [""].iter().chain(&LOGS).map(|end| with_end(store, end)) {
-        if path.exists() {
-            return Err(BackupError::InTheWay(path));
-        }
-    }
+    free(store)?;
     let source = LocalBlobs::open(&from.join(BLOBS))?;
     let target = LocalBlobs::open(blobs)?;
     let folder = |source| BackupError::Folder { path: blobs.to_owned(), source };
@@ -181,12 +177,37 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
         }
     }
     File::open(&staged).and_then(|file| file.sync_all()).map_err(beside)?;
-    std::fs::rename(&staged, store).map_err(beside)?;
+    let of_store = |source| BackupError::Store { path: store.to_owned(), source };
+    let closed = SqliteStore::keep_closed(store).await.map_err(of_store)?;
+    free(store)?;
+    // First whose the blobs are: from the next step on the store is one that others open.
+    target.give_to(&manifest.store).map_err(folder)?;
+    publish(&staged, store)?;
+    drop(closed);
     let parent = store.parent().filter(|path| !path.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new("."))).and_then(|it| it.sync_all()).map_err(beside)?;
-    target.give_to(&manifest.store).map_err(folder)?;
+    target.end_filling().map_err(folder)?;
     clear(&staged).map_err(beside)?;
     Ok(manifest)
+}
+
+/// Whether nothing is where the database goes. SQLite would replay a log that a lost one left behind into the restored one.
+fn free(store: &Path) -> Result<()> {
+    let mut found = [""].iter().chain(&LOGS).map(|end| with_end(store, end));
+    match found.find(|path| path.exists()) {
+        Some(path) => Err(BackupError::InTheWay(path)),
+        None => Ok(()),
+    }
+}
+
+/// Gives a database its name, unless another process has made one of this name meanwhile, which would lose what it has taken in.
+fn publish(staged: &Path, store: &Path) -> Result<()> {
+    let named =
+        TempPath::try_from_path(staged).and_then(|staged| Ok(staged.persist_noclobber(store)?));
+    named.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => BackupError::InTheWay(store.to_owned()),
+        _ => BackupError::Folder { path: store.to_owned(), source },
+    })
 }
 
 /// Copies a file whatever its permissions are to one that only its owner may use.

@@ -31,6 +31,13 @@ pub enum OpenError {
         store.display(), blobs.display()
     )]
     NoDatabase { store: PathBuf, blobs: PathBuf },
+    /// What is there is not complete, and the database to come names blobs that a new one would not know.
+    #[error(
+        "a backup is being restored to {}, or was until `sparsetune restore` was interrupted: wait for its end, or do it again; to give it \
+         up, remove the folder",
+        blobs.display()
+    )]
+    Restoring { blobs: PathBuf },
     /// The folder says that it belongs to another database, or does not say and the database names none of its blobs.
     #[error(
         "the database {} and the blobs {} are not of one store: set data.store and data.blobs to what belongs together. If the \
@@ -90,6 +97,10 @@ pub async fn open_with(
     };
     let io = |error: io::Error| of_blobs(error.into());
     let blobs = LocalBlobs::open(folder).map_err(of_blobs)?;
+    let filling = blobs.is_being_filled().map_err(io)?;
+    if filling && !file.exists() {
+        return Err(OpenError::Restoring { blobs: folder.to_owned() });
+    }
     if !how.adopt && !file.exists() && !blobs.all().map_err(io)?.is_empty() {
         let (store, blobs) = (file.to_owned(), folder.to_owned());
         return Err(OpenError::NoDatabase { store, blobs });
@@ -107,7 +118,17 @@ pub async fn open_with(
     let id = store.id().await.map_err(of_store)?;
     let owner = blobs.owner().map_err(io)?;
     if owner.as_ref() == Some(&id) {
+        if filling {
+            // The restoration was interrupted between its last two steps.
+            blobs.end_filling().map_err(io)?;
+        }
         return Ok((store, blobs));
+    }
+    // Of another database, which came between. A restoration may have begun since the folder was looked at.
+    let filling = blobs.is_being_filled().map_err(io)?;
+    if filling && !how.adopt {
+        store.close().await;
+        return Err(OpenError::Restoring { blobs: folder.to_owned() });
     }
     let present = blobs.all().map_err(io)?;
     let known = present.is_empty()
@@ -117,7 +138,7 @@ pub async fn open_with(
         let (store, blobs) = (file.to_owned(), folder.to_owned());
         return Err(OpenError::Foreign { store, blobs });
     }
-    blobs.give_to(&id).map_err(io)?;
+    blobs.give_to(&id).and_then(|()| blobs.end_filling()).map_err(io)?;
     Ok((store, blobs))
 }
 

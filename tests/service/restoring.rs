@@ -4,7 +4,8 @@ use crate::world::*;
 use sparsetune::domain::Digest;
 use sparsetune::service::backup::{BackupError, Target, backup, restore};
 use sparsetune::service::checkup::checkup;
-use sparsetune::store::{Matrices as _, SqliteStore, Upkeep as _, pairing, private};
+use sparsetune::store::pairing::OpenError;
+use sparsetune::store::{LocalBlobs, Matrices as _, SqliteStore, Upkeep as _, pairing, private};
 use sqlx::{Connection, SqliteConnection};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -85,6 +86,57 @@ async fn an_interrupted_restoration_is_done_again() {
     std::fs::rename(&store, folder.path().join("away")).unwrap();
     let refused = restore(&saved, &store, &blobs, Target::Empty).await;
     assert!(matches!(refused, Err(BackupError::InTheWay(path)) if path == blobs));
+}
+
+/// A server that is started meanwhile makes no store of its own there, whose uploads would be lost.
+#[tokio::test]
+async fn what_is_being_restored_is_no_store_yet() {
+    let (_world, _, folder, saved) = saved().await;
+    let (store, blobs) = (folder.path().join("new.db"), folder.path().join("new"));
+    let files = LocalBlobs::open(&blobs).unwrap();
+    files.begin_to_fill().unwrap();
+    let refused = pairing::open(&store, &blobs).await.err().unwrap();
+    assert!(matches!(&refused, OpenError::Restoring { .. }), "{refused}");
+    assert!(refused.to_string().contains("sparsetune restore"), "{refused}");
+    assert!(!store.exists());
+    restore(&saved, &store, &blobs, Target::Empty).await.unwrap();
+    assert!(!files.is_being_filled().unwrap());
+    // Interrupted after its last step but one: everything is there.
+    files.begin_to_fill().unwrap();
+    let (opened, _) = pairing::open(&store, &blobs).await.unwrap();
+    opened.close().await;
+    assert!(!files.is_being_filled().unwrap());
+    // Another's database beside blobs that are being restored.
+    std::fs::remove_file(&store).unwrap();
+    files.begin_to_fill().unwrap();
+    SqliteStore::open(&store).await.unwrap().close().await;
+    let refused = pairing::open(&store, &blobs).await.err().unwrap();
+    assert!(matches!(refused, OpenError::Restoring { .. }), "{refused}");
+}
+
+/// One that was started before, and made its store since, keeps it.
+#[tokio::test]
+async fn a_restoration_replaces_no_store_that_came_between() {
+    let (_world, _, folder, saved) = saved().await;
+    let (store, blobs) = (folder.path().join("new.db"), folder.path().join("new"));
+    let closed = SqliteStore::keep_closed(&store).await.unwrap();
+    let restoring = {
+        let (saved, store, blobs) = (saved.clone(), store.clone(), blobs.clone());
+        tokio::spawn(async move { restore(&saved, &store, &blobs, Target::Empty).await })
+    };
+    let staged = with_end(&store, ".restoring");
+    while !staged.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let between = folder.path().join("between.db");
+    SqliteStore::open(&between).await.unwrap().close().await;
+    std::fs::rename(&between, &store).unwrap();
+    let bytes = std::fs::read(&store).unwrap();
+    drop(closed);
+    let refused = restoring.await.unwrap();
+    assert!(matches!(&refused, Err(BackupError::InTheWay(path)) if *path == store), "{refused:?}");
+    assert_eq!(std::fs::read(&store).unwrap(), bytes);
+    assert_eq!(LocalBlobs::open(&blobs).unwrap().owner().unwrap(), None);
 }
 
 #[tokio::test]

@@ -99,7 +99,19 @@ pub struct SqliteStore {
     caller: Arc<Caller>,
 }
 
+/// Kept while nobody else is to open a database, or to create it.
+#[derive(Debug)]
+pub struct Closed(#[expect(dead_code, reason = "held, not read")] FileLock);
+
 impl SqliteStore {
+    /// Waits until nobody opens the database of this name, which need not exist, and lets nobody open it.
+    ///
+    /// # Errors
+    /// Another process opens it for too long, or its folder cannot be written.
+    pub async fn keep_closed(path: &Path) -> Result<Closed> {
+        Ok(Closed(FileLock::wait(path, Serial::Opening, OPENING_PATIENCE).await?))
+    }
+
     /// The time by which leases are given and expire.
     fn now(&self) -> Timestamp {
         (self.now)()

@@ -35,20 +35,25 @@ impl LocalBlobs {
         writeln!(staged, "{id}")?;
         staged.as_file().sync_all()?;
         staged.persist(self.root.join(OWNER)).map_err(|failed| failed.error)?;
+        File::open(&*self.root)?.sync_all()
+    }
+
+    /// Ends what [`Self::begin_to_fill`] began, if it did. Blocks.
+    pub fn end_filling(&self) -> io::Result<()> {
         match std::fs::remove_file(self.root.join(FILLING)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => File::open(&*self.root)?.sync_all(),
         }
     }
 
-    /// Says that the folder, which is empty, is being filled, until it is given to a store. Blocks.
+    /// Says that the folder, which is empty, is being filled. Blocks.
     pub fn begin_to_fill(&self) -> io::Result<()> {
         private::file(&self.root.join(FILLING))?;
         File::open(self.root.join(FILLING))?.sync_all()?;
         File::open(&*self.root)?.sync_all()
     }
 
-    /// Whether the folder was being filled and has not been given to a store. Blocks.
+    /// Whether the folder is being filled, or was when that was interrupted. Blocks.
     pub fn is_being_filled(&self) -> io::Result<bool> {
         self.root.join(FILLING).try_exists()
     }
