@@ -19,12 +19,14 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::Service;
 
 /// Interval at which samples are moved into the buckets of the metrics.
@@ -75,10 +77,10 @@ impl Server {
             match accepted {
                 Ok(accepted) => {
                     let (router, shutdown) = (router.clone(), shutdown.clone());
-                    let headers = limits.headers;
+                    let (headers, running) = (limits.headers, tracker.token());
                     tracker.spawn(async move {
                         let _open = Open::connection();
-                        accepted.serve(router, headers, shutdown).await;
+                        accepted.serve(router, headers, shutdown, running).await;
                     });
                 }
                 Err(error) if is_of_one_client(&error) => {}
@@ -99,6 +101,11 @@ impl Server {
         Ok(Accepted { stream, peer: Peer(peer), place: places.take(peer).await? })
     }
 }
+
+/// The place of a connection and its part in what a shutdown waits for; an extension of its requests. A request that does not end
+/// with its connection keeps it, so that there are no more of these than there may be connections.
+#[derive(Clone)]
+pub struct Held(#[expect(dead_code, reason = "held")] Arc<(Place, TaskTrackerToken)>);
 
 /// A connection of the reserve; an extension of its requests.
 #[derive(Clone, Copy, Debug)]
@@ -124,11 +131,19 @@ const LINGERING: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl Accepted {
-    async fn serve(self, router: Router, headers: Duration, shutdown: CancellationToken) {
+    async fn serve(
+        self,
+        router: Router,
+        headers: Duration,
+        shutdown: CancellationToken,
+        running: TaskTrackerToken,
+    ) {
         let Self { stream, peer, place } = self;
-        let Place::Reserved(reserved) = &place else {
+        let held = Arc::new((place, running));
+        let Place::Reserved(reserved) = &held.0 else {
             let service = service_fn(move |mut request: Request<Incoming>| {
                 request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(Held(Arc::clone(&held)));
                 router.clone().call(request).boxed()
             });
             return connection(stream, service, headers, shutdown).await;

@@ -3,6 +3,9 @@
 use crate::app::{TestApp, problem, spmm, tridiagonal};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
 
 const ADMIN: &str = "the-first-admin-token";
 
@@ -67,6 +70,40 @@ async fn changes_are_recorded_with_who_and_what() {
     let of: Value = of.unwrap().json().await.unwrap();
     assert_eq!(of["items"].as_array().unwrap().len(), 4);
     assert!(!of.to_string().contains(&secret));
+}
+
+#[tokio::test]
+async fn who_closes_the_connection_is_recorded_as_well() {
+    let app = TestApp::with(&[("server.tokens", tokens())]).await;
+    let address = app.running.address;
+    for number in 0..60 {
+        let body = format!(r#"{{"name":"gone-{number}"}}"#);
+        let request = format!(
+            "POST /v1/tokens HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ADMIN}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_micros(500 * (number % 12))).await;
+    }
+    // The end of a server waits for what its clients have left.
+    let app = app.again(&[("server.tokens", tokens())]).await;
+    let all = async |path: &str| -> Vec<Value> {
+        let list = app.request(Method::GET, path).bearer_auth(ADMIN).send().await.unwrap();
+        list.json::<Value>().await.unwrap()["items"].as_array().unwrap().clone()
+    };
+    let made: BTreeSet<String> = all("/v1/tokens")
+        .await
+        .iter()
+        .filter(|token| token["configured"] == false)
+        .map(|token| format!("/v1/tokens/{}", token["name"].as_str().unwrap()))
+        .collect();
+    let told = all("/v1/audit?limit=100").await;
+    let told: BTreeSet<String> =
+        told.iter().map(|entry| entry["subject"].as_str().unwrap().to_owned()).collect();
+    assert!(made.len() > 10, "{}", made.len());
+    assert_eq!(told, made);
 }
 
 #[tokio::test]
