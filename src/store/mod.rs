@@ -139,7 +139,7 @@ pub enum StoreError {
     Fenced(JobId),
     #[error("a row refers to something that does not exist: {0}")]
     Missing(String),
-    /// Deleting it would break something that still refers to it.
+    /// The state of something else does not permit it, as of what still refers to what is to be deleted.
     #[error("{0}")]
     InUse(String),
     #[error("the cursor does not belong to this list")]

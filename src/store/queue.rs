@@ -160,7 +160,8 @@ pub struct Story {
 
 #[async_trait]
 pub trait Jobs: Send + Sync {
-    /// `Missing` if a job's matrix is not stored; `Quota` if the job would exceed a limit of the caller.
+    /// `Missing` if a job's matrix is not stored; `Quota` if the job would exceed a limit of the caller, `InUse` if the
+    /// caller's token has ended.
     async fn submit(&self, new: &NewWork) -> Result<Submission>;
     /// The answer that [`Self::submit`] would give for this idempotency key and request digest: `Existing`, `KeyReused`, or
     /// `None` if the key is new.

@@ -2,8 +2,10 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::{Caller, DeviceId, JobState, Namespace, TokenLimits, Work};
-use sparsetune::store::{Claim, NewWork, Queue, Store, StoreError, Submission};
+use sparsetune::domain::{
+    Caller, DeviceId, Digest, JobState, Namespace, Scopes, Timestamp, Token, TokenLimits, Work,
+};
+use sparsetune::store::{Claim, NewWork, Queue, Store, StoreError, StoredToken, Submission};
 use std::sync::Arc;
 
 fn on_behalf_of(store: &Arc<dyn Store>, token: &str, limits: TokenLimits) -> Arc<dyn Store> {
@@ -147,4 +149,54 @@ pub async fn a_token_keeps_within_its_limits(harness: &Sqlite) {
     own.submit(&job("5", 60.0)).await.unwrap();
     let spent = exceeded(own.submit(&job("6", 1.0)).await);
     assert_eq!(spent, ("search_seconds_per_day", 100.0, true));
+}
+
+/// What a job's worker submits on behalf of its token is judged as what the token submits itself.
+pub async fn a_claim_has_the_limits_of_its_token(harness: &Sqlite) {
+    let store = harness.open().await;
+    let matrix = matrix("m", 1);
+    store.insert_matrix(&matrix).await.unwrap();
+    let limits = TokenLimits {
+        job_seconds: Some(1.0),
+        search_seconds_per_day: Some(3.0),
+        ..TokenLimits::default()
+    };
+    let token = Token {
+        name: "one".parse().unwrap(),
+        scopes: Scopes::all(),
+        namespace: Namespace::default(),
+        created_at: Timestamp(1),
+        expires_at: None,
+        revoked_at: None,
+        limits: limits.clone(),
+    };
+    let stored = StoredToken { token: token.clone(), hash: Digest::of(b"one") };
+    assert!(store.insert_token(&stored, 9).await.unwrap());
+    let mut new = new_job(&matrix, "first", 1);
+    seconds(&mut new, 1.0);
+    store.on_behalf_of(&Caller::from(&token)).submit(&new).await.unwrap();
+    let queue = Queue::Device(DeviceId("cpu".to_owned()));
+    let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
+    assert_eq!((&claim.by.token, &claim.by.limits), (&Some(token.name.clone()), &limits));
+    let by = store.on_behalf_of(&claim.by);
+    let mut more = new_job(&matrix, "more", 2);
+    seconds(&mut more, 2.5);
+    assert_eq!(exceeded(by.submit(&more).await), ("search_seconds_per_day", 1.0, true));
+    seconds(&mut more, 2.0);
+    let name = &token.name;
+    store.revoke_token(&token.namespace, name, Timestamp(3)).await.unwrap().unwrap();
+    let refused = by.submit(&more).await;
+    assert!(matches!(&refused, Err(StoreError::InUse(why)) if why.contains("one")), "{refused:?}");
+    // Another one of the same name is another token, under whose limits it goes on.
+    let again = StoredToken {
+        token: Token { created_at: Timestamp(4), ..token.clone() },
+        hash: Digest::of(b"two"),
+    };
+    assert!(store.insert_token(&again, 9).await.unwrap());
+    assert!(matches!(by.submit(&more).await.unwrap(), Submission::Created(_)));
+    // One of the configuration is not in the store.
+    let configured = on_behalf_of(&store, "configured-01234567", TokenLimits::owners());
+    configured.submit(&NewWork { priority: 9, ..new_job(&matrix, "other", 5) }).await.unwrap();
+    let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
+    assert_eq!(claim.by.limits, TokenLimits::owners());
 }

@@ -73,6 +73,7 @@ conform! { Sqlite:
     fairness::a_thousand_jobs_of_one_do_not_starve_anothers,
     fairness::a_higher_priority_comes_first,
     fairness::a_token_keeps_within_its_limits,
+    fairness::a_claim_has_the_limits_of_its_token,
     jobs::an_equal_live_job_is_the_answer,
     jobs::a_job_asked_to_stop_no_longer_answers,
     jobs::idempotency_keys_hold_their_request,

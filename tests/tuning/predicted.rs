@@ -3,7 +3,7 @@
 use crate::bench::*;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::Act;
-use sparsetune::service::{JobFilter, LookupQuery, PageRequest};
+use sparsetune::service::{JobFilter, LookupQuery, NewToken, PageRequest};
 
 /// A recording in which every candidate works, each a little slower than the one before.
 fn all_work(bench: &Bench) -> Vec<(Candidate, Act)> {
@@ -117,5 +117,44 @@ async fn a_lost_worker_leaves_one_follow_up() {
     let page = PageRequest { after: None, limit: 10 };
     let jobs = bench.service.jobs(&JobFilter::default(), &page).await.unwrap();
     assert_eq!(jobs.items.len(), 2, "the job and its one follow-up");
+    worker.stop().await;
+}
+
+/// The measuring job is of the same token as the one that it follows, and within its limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follow_up_keeps_within_the_limits_of_its_token() {
+    let bench = Bench::new().await;
+    bench.service.register(device()).await.unwrap();
+    let limits = TokenLimits { job_seconds: Some(1.0), ..TokenLimits::default() };
+    let token = async |name: &str| {
+        let name = name.parse().unwrap();
+        let (scopes, limits) = ("tune".parse().unwrap(), limits.clone());
+        let new = NewToken { name, scopes, lasting: None, limits };
+        bench.service.make_token(new).await.unwrap().token
+    };
+    let submit = async |token: &Token| {
+        let own = bench.service.on_behalf_of(&Caller::from(token));
+        let search = Search { seconds: Some(0.001), ..predicted(true) };
+        let asked = JobRequest {
+            matrix: bench.matrix.digest,
+            problem: PROBLEM,
+            device: device().id.0,
+            search,
+            expected_calls: None,
+        };
+        own.submit(&asked, None).await.unwrap().job.id
+    };
+    let ended = token("ended").await;
+    let id = submit(&ended).await;
+    bench.service.revoke_token(&ended.name).await.unwrap();
+    let worker = bench.work(&bench.service, &device(), all_work(&bench)).await;
+    let job = bench.ended(&id).await;
+    assert_eq!((job.state, job.follow_up), (JobState::Succeeded, None));
+    let told = bench.logged(&id).await.join("\n");
+    assert!(told.contains("no measuring job was submitted: the token ended was revoked"), "{told}");
+
+    let job = bench.ended(&submit(&token("small").await).await).await;
+    let follow_up = bench.ended(job.follow_up.as_ref().unwrap()).await;
+    assert_eq!(follow_up.request.search.seconds, Some(1.0));
     worker.stop().await;
 }

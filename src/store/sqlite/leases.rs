@@ -86,7 +86,7 @@ pub(super) async fn claim(
             .await?;
         let Some(row) = row else { break None };
         let (id, epoch) = (row.id(), row.epoch);
-        let by = row.by();
+        let by = row.by(&mut tx, now).await;
         match row.announce(&mut tx).await.and_then(|work| Ok((work, by?))) {
             Ok((work, by)) => {
                 changes.push(Change::Job(id.clone()));

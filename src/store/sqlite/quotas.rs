@@ -1,6 +1,6 @@
 //! The limits of tokens: judged in the transaction that would exceed them.
 
-use super::codec;
+use super::{codec, tokens};
 use crate::domain::{Caller, QuotaExceeded, Timestamp, Work};
 use crate::store::{Result, StoreError};
 use sqlx::SqliteConnection;
@@ -29,7 +29,7 @@ fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// Whether the caller may queue this job now.
+/// Whether the caller may queue this job now. Work that was submitted before its token ended goes on, and queues nothing more.
 pub(super) async fn may_queue(
     tx: &mut SqliteConnection,
     caller: &Caller,
@@ -37,6 +37,11 @@ pub(super) async fn may_queue(
     now: Timestamp,
 ) -> Result<()> {
     let (Some(token), Work::Tune(job)) = (&caller.token, work) else { return Ok(()) };
+    let standing = tokens::standing(tx, &caller.namespace, token, now).await?;
+    if standing.is_some_and(|standing| standing.ended) {
+        let why = format!("the token {token} was revoked or has expired: it can queue no jobs");
+        return Err(StoreError::InUse(why));
+    }
     let limits = &caller.limits;
     if limits.queued_jobs.is_some() {
         let queued: i64 = sqlx::query_scalar(

@@ -1,7 +1,7 @@
 //! Rows of the queue: conversion between columns and jobs or trainings.
 
 use super::codec::{self, Stored, decode, encode};
-use super::events;
+use super::{events, tokens};
 use crate::domain::job::Progress;
 use crate::domain::{
     Caller, DeviceId, Job, JobId, JobRequest, ModelId, PlanId, Timestamp, TrainRequest, Training,
@@ -68,12 +68,18 @@ impl WorkRow {
         self.kind == WorkKind::Train.name()
     }
 
-    /// On whose behalf the work was submitted. What its token was permitted has been judged then.
-    pub(super) fn by(&self) -> Result<Caller> {
-        let token = self.token.as_deref().map(str::parse).transpose();
-        let token = token.map_err(|error| codec::corrupt("job token", error))?;
+    /// On whose behalf the work was submitted, with the limits that its token has now: they hold for the work that this one submits. What
+    /// the work itself needs was judged when it was submitted, so it has all scopes.
+    pub(super) async fn by(&self, tx: &mut SqliteConnection, now: Timestamp) -> Result<Caller> {
         let namespace = codec::namespace(self.namespace.clone())?;
-        Ok(Caller::owner(token, namespace))
+        let Some(token) = &self.token else { return Ok(Caller::owner(None, namespace)) };
+        let token = token.parse().map_err(|error| codec::corrupt("job token", error))?;
+        let standing = tokens::standing(tx, &namespace, &token, now).await?;
+        let owner = Caller::owner(Some(token), namespace);
+        Ok(match standing {
+            Some(standing) => Caller { limits: standing.limits, ..owner },
+            None => owner,
+        })
     }
 
     pub(super) fn work(self) -> Result<Work> {

@@ -1,7 +1,7 @@
 //! API tokens. Revoked ones stay for a while, for who asks later what a name in the audit log was.
 
 use super::{SqliteStore, codec};
-use crate::domain::{Digest, Namespace, Timestamp, Token, TokenName};
+use crate::domain::{Digest, Namespace, Timestamp, Token, TokenLimits, TokenName};
 use crate::store::{Result, StoreError, StoredToken, Tokens};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -129,6 +129,33 @@ impl Tokens for SqliteStore {
             .await?;
         codec::count("tokens revision", value)
     }
+}
+
+/// What a token may use, and whether it was revoked or has expired.
+pub(super) struct Standing {
+    pub limits: TokenLimits,
+    pub ended: bool,
+}
+
+/// How a token stands, the one in force or else the one that was made last; `None` if the store has none of this name, as it has none of
+/// the configuration.
+pub(super) async fn standing(
+    tx: &mut SqliteConnection,
+    namespace: &Namespace,
+    name: &TokenName,
+    now: Timestamp,
+) -> Result<Option<Standing>> {
+    let row: Option<(String, bool)> = sqlx::query_as(
+        "SELECT limits, revoked_at IS NOT NULL OR COALESCE(expires_at <= ?3, 0) FROM tokens WHERE namespace = ?1 AND name = ?2
+         ORDER BY revoked_at IS NOT NULL, created_at DESC LIMIT 1",
+    )
+    .bind(namespace.as_str())
+    .bind(name.as_str())
+    .bind(now.0)
+    .fetch_optional(tx)
+    .await?;
+    let Some((limits, ended)) = row else { return Ok(None) };
+    Ok(Some(Standing { limits: codec::decode_part("token limits", &limits)?, ended }))
 }
 
 async fn raise(tx: &mut SqliteConnection) -> Result<()> {
