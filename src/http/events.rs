@@ -5,8 +5,8 @@ use super::clients::{Client, Place};
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::metrics::Open;
-use crate::domain::{Event, JobId};
-use crate::service::ServiceError;
+use crate::domain::{Caller, Event, JobId};
+use crate::service::{Ring, ServiceError};
 use crate::wire;
 use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, StatusCode};
@@ -15,6 +15,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use std::convert::Infallible;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,17 +65,30 @@ pub async fn stream(
         // EventSource reconnects when a stream ends; 204 tells it that no more events will follow.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(sse(&app, place, stream::iter(first).chain(events).map(frame)))
+    let caller = extensions.get::<Caller>().cloned();
+    Ok(sse(&app, place, caller, stream::iter(first).chain(events).map(frame)))
 }
 
-/// Sends frames until there are no more, or the server stops.
+/// Ends once the caller would not be admitted any more: a stream may be open for longer than its token is in force.
+async fn lapsed(ring: Arc<Ring>, caller: Option<Caller>, look: Duration) {
+    let Some(caller) = caller else { return pending().await };
+    let token = ring.of_caller(&caller);
+    while ring.still_admits(token.as_deref()) {
+        tokio::time::sleep(look).await;
+    }
+}
+
+/// Sends frames until there are no more, the caller's token ends, or the server stops.
 fn sse(
     app: &App,
     place: Place,
+    caller: Option<Caller>,
     frames: impl Stream<Item = Result<Frame, Infallible>> + Send + 'static,
 ) -> Response {
     let open = Open::event_stream();
-    let frames = frames.take_until(app.shutdown.clone().cancelled_owned()).inspect(move |_| {
+    let lapsed = lapsed(Arc::clone(app.service.ring()), caller, app.limits.sse_keep_alive);
+    let over = app.shutdown.clone().run_until_cancelled_owned(lapsed);
+    let frames = frames.take_until(over).inspect(move |_| {
         // Held by the stream as long as a client reads it.
         let _ = (&open, &place);
     });

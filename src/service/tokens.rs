@@ -1,7 +1,7 @@
 //! API tokens: those of the store and of the configuration, kept in memory, where every request looks them up.
 
 use super::{Result, Service, ServiceError};
-use crate::domain::{Digest, Namespace, Scopes, Timestamp, Token, TokenLimits, TokenName};
+use crate::domain::{Caller, Digest, Namespace, Scopes, Timestamp, Token, TokenLimits, TokenName};
 use crate::environment::random;
 use crate::store::{NO_TOKENS_YET, StoredToken};
 use std::collections::HashMap;
@@ -106,6 +106,24 @@ impl Ring {
         let known = self.known();
         let found = known.by_hash.get(&Digest::from_bytes(*given.as_bytes()))?;
         (given == *found.hash.as_bytes()).then(|| Arc::clone(found))
+    }
+
+    /// The token of a caller, in force or expired.
+    pub fn of_caller(&self, caller: &Caller) -> Option<Arc<StoredToken>> {
+        let name = caller.token.as_ref()?;
+        let is_it = |token: &Token| token.name == *name && token.namespace == caller.namespace;
+        self.known().by_hash.values().find(|one| is_it(&one.token)).cloned()
+    }
+
+    /// Whether a token may still be used that was admitted before; without one, whether none is required.
+    pub fn still_admits(&self, token: Option<&StoredToken>) -> bool {
+        match token {
+            None => !self.required(),
+            Some(token) => {
+                let expired = token.token.is_expired(Timestamp::now());
+                !expired && self.known().by_hash.contains_key(&token.hash)
+            }
+        }
     }
 
     /// All tokens that are not revoked.

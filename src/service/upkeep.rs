@@ -38,18 +38,24 @@ impl Service {
         };
         let (mut look, mut heartbeat, mut prune) =
             (every(settings.poll), every(settings.heartbeat), every(settings.upkeep));
-        loop {
-            let (what, done) = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = look.tick() => ("revision", self.look_at_revision().await),
-                _ = heartbeat.tick() => ("heartbeat", self.heartbeat().await),
-                _ = prune.tick() => ("pruning", self.remove_old().await.map(drop)),
-            };
-            if let Err(error) = done {
-                tracing::warn!(what, %error, "upkeep failed");
+        let looking = async {
+            loop {
+                let (what, done) = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    _ = look.tick() => ("revision", self.look_at_revision().await),
+                    _ = heartbeat.tick() => ("heartbeat", self.heartbeat().await),
+                };
+                told(what, done);
             }
-        }
+        };
+        // In a large store it takes minutes, in which tokens are revoked and devices are to be seen.
+        let removing = async {
+            while stop.run_until_cancelled(prune.tick()).await.is_some() {
+                told("pruning", self.remove_old().await.map(drop));
+            }
+        };
+        tokio::join!(looking, removing);
     }
 
     /// Other processes store plans and change tokens too.
@@ -128,5 +134,11 @@ impl Service {
         }
         trash.retain(|digest| named.contains(digest));
         Ok(self.inner.blobs.empty_trash(trash, age).await?)
+    }
+}
+
+fn told(what: &str, done: Result<()>) {
+    if let Err(error) = done {
+        tracing::warn!(what, %error, "upkeep failed");
     }
 }

@@ -1,8 +1,8 @@
 //! Server-sent events: in order, resumable, ended by the job's end or by the server's.
 
-use crate::app::{TestApp, problem};
+use crate::app::{TestApp, problem, spmm, tridiagonal};
 use reqwest::{Method, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// One event as a browser would see it.
@@ -74,4 +74,38 @@ async fn a_silent_stream_shows_that_it_lives_and_ends_with_the_server() {
     while response.chunk().await.unwrap().is_some() {}
     app.running.finished().await;
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// A stream may be open for longer than its token is in force.
+#[tokio::test]
+async fn a_stream_ends_with_its_token() {
+    let tokens = toml::Value::try_from(["the-first-admin-token"]).unwrap();
+    let keep_alive = ("server.sse_keep_alive_s", 0.05.into());
+    let app = TestApp::with(&[("server.tokens", tokens), keep_alive]).await;
+    let secrets = [
+        app.token(&json!({"name": "revoked"})).await,
+        app.token(&json!({"name": "expired", "expires_in_s": 2})).await,
+        app.token(&json!({"name": "kept"})).await,
+    ];
+    let upload = app.request(Method::POST, "/v1/matrices").bearer_auth(&secrets[2]);
+    let matrix: Value = upload.body(tridiagonal(8)).send().await.unwrap().json().await.unwrap();
+    let job = app.request(Method::POST, "/v1/jobs").bearer_auth(&secrets[2]);
+    let job: Value = job.json(&spmm(&matrix, 4)).send().await.unwrap().json().await.unwrap();
+    let path = format!("/v1/jobs/{}/events", job["id"].as_str().unwrap());
+    let mut streams = Vec::new();
+    for secret in &secrets {
+        let stream = app.request(Method::GET, &path).bearer_auth(secret).send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+        streams.push(stream);
+    }
+    let kept = streams.pop().unwrap();
+    let revoke = app.request(Method::DELETE, "/v1/tokens/revoked");
+    let revoked = revoke.bearer_auth("the-first-admin-token").send().await.unwrap();
+    assert_eq!(revoked.status(), 204);
+    for stream in streams {
+        let told = tokio::time::timeout(Duration::from_secs(20), stream.text()).await;
+        assert!(told.expect("the stream ends").unwrap().contains("queued"));
+    }
+    let goes_on = tokio::time::timeout(Duration::from_millis(300), kept.text()).await;
+    assert!(goes_on.is_err(), "of a token in force");
 }

@@ -4,9 +4,10 @@ use crate::world::*;
 use sparsetune::domain::plan::Launch;
 use sparsetune::domain::*;
 use sparsetune::service::checkup::{Remedy, checkup};
-use sparsetune::service::{Going, Gone, Pin, Rule, Rules, ServiceError};
-use sparsetune::store::{Finish, LocalBlobs, SqliteStore};
+use sparsetune::service::{Going, Gone, NewToken, Pin, Rule, Rules, ServiceError};
+use sparsetune::store::{Finish, LocalBlobs, Matrices as _, SqliteStore};
 use std::time::{Duration, SystemTime};
+use tokio_util::sync::CancellationToken;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -177,4 +178,36 @@ async fn a_plan_whose_files_are_gone_is_made_again_or_says_how() {
 
 async fn request_of(world: &World, plan: &Plan) -> JobRequest {
     world.service.job(plan.provenance.job.as_ref().unwrap()).await.unwrap().request
+}
+
+/// Removal may take minutes, in which other processes revoke tokens.
+#[tokio::test]
+async fn others_are_heard_while_old_data_is_removed() {
+    let world = World::with(|settings| {
+        settings.retention = Rules { matrices: count(0), ..Rules::default() };
+        (settings.poll, settings.upkeep) = (Duration::from_millis(20), Duration::from_secs(3600));
+    })
+    .await;
+    world.upload(&tridiagonal(5)).await;
+    // What keeps the removal of a matrix waiting.
+    let other = SqliteStore::open(&world.store_file()).await.unwrap();
+    let _alone = other.publishing().await.unwrap();
+    let stop = CancellationToken::new();
+    let upkeep = tokio::spawn(world.service.clone().upkeep(stop.clone()));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let new = NewToken {
+        name: "made-elsewhere".parse().unwrap(),
+        scopes: Scopes::all(),
+        lasting: None,
+        limits: TokenLimits::default(),
+    };
+    world.elsewhere("other").await.make_token(new).await.unwrap();
+    let heard = async {
+        while !world.service.ring().required() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), heard).await.unwrap();
+    stop.cancel();
+    upkeep.abort();
 }
