@@ -261,7 +261,7 @@ mod tests {
             scopes: Scopes::all(),
             namespace: Namespace::default(),
             created_at: Timestamp(0),
-            expires_at: Some(Timestamp(5)),
+            expires_at: None,
             revoked_at: None,
             limits: TokenLimits::default(),
         };
@@ -279,6 +279,10 @@ mod tests {
         assert!(ring.find(b"sesam").is_none() && ring.find(b"").is_none());
         assert_eq!(ring.all().len(), 2);
         assert!(!ring.admits_nobody());
+        let mut expired = StoredToken::clone(&token("c", "late"));
+        expired.token.expires_at = Some(Timestamp(5));
+        ring.set(Known::of(Vec::new(), vec![Arc::new(expired)]), true);
+        assert!(ring.required() && ring.admits_nobody() && ring.find(b"late").is_some());
         ring.set(Known::default(), true);
         assert!(ring.required() && ring.admits_nobody() && ring.find(b"sesame").is_none());
     }
