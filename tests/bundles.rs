@@ -3,6 +3,7 @@
 
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
+use sparsetune::store::LocalBlobs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -194,4 +195,18 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     for name in ["plan.hpp", "main.cpp", "CMakeLists.txt"] {
         assert!(Path::new(&folder).join(name).is_file(), "{name}");
     }
+
+    // What a quota refuses takes no disk.
+    let (poor, secret) = (at("poor"), at("poor.token"));
+    let limit = format!("stored_bytes={}", bytes.len() - 1);
+    let scopes = ["--name", "poor", "--scopes", "submit", "--limit", &limit];
+    succeeded(&[&["token", "create", "--data", &poor, "-o", &secret][..], &scopes].concat());
+    let server = Server::start(Path::new(&poor));
+    let asked = Client::new().post(format!("{}/v1/bundles", server.url)).body(bytes.to_vec());
+    let secret = std::fs::read_to_string(secret).unwrap();
+    let refused = asked.bearer_auth(secret.trim()).send().await.unwrap();
+    assert_eq!(refused.status(), 403);
+    assert_eq!(refused.json::<Value>().await.unwrap()["quota"], "stored_bytes");
+    let files = LocalBlobs::open(&Path::new(&poor).join("blobs")).unwrap();
+    assert_eq!(files.all().unwrap(), []);
 }

@@ -6,14 +6,14 @@ use super::etag;
 use super::extract::{Path, Query};
 use super::upload::Upload;
 use crate::bundle::Values;
-use crate::domain::PlanId;
+use crate::domain::{Caller, PlanId};
 use crate::service::{ReadyBundle, ServiceError};
 use crate::wire::{KeptBundle, Plan};
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -115,10 +115,15 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Takes in a bundle that another service made.
-pub async fn import(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+pub async fn import(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let service = app.service.on_behalf_of(&caller);
     let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
-    let imported = upload.run(|body| app.service.import_bundle(body, coding)).await?;
+    let imported = upload.run(|body| service.import_bundle(body, coding)).await?;
     let status = if imported.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/plans/{}", imported.plan.id);
     let body = Json(Plan::from(imported.plan));

@@ -221,12 +221,14 @@ impl Service {
             return Ok(Imported { plan: known, created: false });
         }
         let (room, file) = (Arc::clone(&self.inner.room), received.to_path_buf());
-        let measured = tokio::task::spawn_blocking(move || {
+        let measured = tokio::task::spawn_blocking(move || -> Result<u64> {
             // Its programs are stored once more by themselves.
             let bytes = std::fs::metadata(file).map_err(not_written)?.len();
-            room.take(bytes.saturating_mul(2))
+            room.take(bytes.saturating_mul(2))?;
+            Ok(bytes)
         });
-        measured.await??;
+        // Before any of it has a place, where what is refused would stay.
+        self.store.may_store(measured.await??, 0).await?;
         self.keep_programs(&bundle).await?;
         let staged = self.inner.blobs.stage().await?;
         let written = tokio::task::spawn_blocking(move || copied(&received, staged)).await??;

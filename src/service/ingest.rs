@@ -159,6 +159,10 @@ impl Service {
     /// interfering; rename and insertion are short, so one lock serves all matrices.
     async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
         let _alone = self.publishing().await?;
+        // What is refused gets no place: the file would stay there, with nothing that names it.
+        if self.store.matrix(&matrix.digest).await?.is_none() {
+            self.store.may_store(matrix.charged_bytes(), 1).await?;
+        }
         let missing = !self.inner.blobs.exists(&matrix.digest).await?;
         self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
         if self.store.insert_matrix(&matrix).await? {

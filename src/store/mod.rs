@@ -197,6 +197,9 @@ pub trait Matrices: Send + Sync {
     /// Stores the facts. Returns false, and changes nothing, if the digest was already known in this namespace; whether another has it
     /// makes no difference. `Quota` if it would exceed a limit of the caller.
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
+    /// `Quota` if the caller's limits leave no room now for so many bytes, of so many matrices. What stores them asks again, in the
+    /// same transaction.
+    async fn may_store(&self, bytes: u64, matrices: u64) -> Result<()>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
     /// Newest first.
     async fn matrices(&self, of: &MatrixQuery, page: &PageRequest) -> Result<Page<Matrix>>;

@@ -3,8 +3,10 @@
 use crate::world::*;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use sparsetune::domain::{Caller, TokenLimits};
 use sparsetune::service::{PageRequest, ServiceError};
 use sparsetune::sparse::canonical;
+use sparsetune::store::LocalBlobs;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,4 +154,34 @@ async fn pictures_are_drawn_and_go_with_their_matrix() {
     assert!(matches!(gone, Err(ServiceError::NotFound { .. })));
     let gone = world.service.delete_matrix(&digest).await;
     assert!(matches!(gone, Err(ServiceError::NotFound { .. })));
+}
+
+/// A quota bounds the disk, and not only the list: what is named by nothing would stay for days.
+#[tokio::test]
+async fn what_a_quota_refuses_takes_no_disk() {
+    let world = World::new().await;
+    let files = LocalBlobs::open(&world.folder.path().join("blobs")).unwrap();
+    let limited = |stored_bytes: u64, namespace: &str| {
+        let limits = TokenLimits { stored_bytes: Some(stored_bytes), ..TokenLimits::default() };
+        let (token, namespace) = ("small".parse().unwrap(), namespace.parse().unwrap());
+        let owner = Caller::owner(Some(token), namespace);
+        world.service.on_behalf_of(&Caller { limits, ..owner })
+    };
+    let text = tridiagonal(100);
+    let refused = |answer| matches!(answer, Err(ServiceError::Quota(_)));
+    for _ in 0..3 {
+        assert!(refused(limited(10, "default").upload(body(&text), None).await));
+        assert_eq!((files.all().unwrap(), world.litter()), (vec![], 0));
+    }
+    let stored = world.upload(&text).await.matrix;
+    // Another namespace's file is not its own to remove.
+    assert!(refused(limited(10, "team").upload(body(&text), None).await));
+    assert_eq!(files.all().unwrap(), [stored.digest]);
+    // What is lost comes back, also where nothing more may be stored.
+    let full = limited(stored.charged_bytes(), "team");
+    assert!(full.upload(body(&text), None).await.unwrap().created);
+    assert!(refused(full.upload(body(&tridiagonal(5)), None).await));
+    assert!(world.service.blobs().delete(&stored.digest).await.unwrap());
+    assert!(full.upload(body(&text), None).await.unwrap().created);
+    assert_eq!(files.all().unwrap(), [stored.digest]);
 }

@@ -157,6 +157,11 @@ impl Matrices for SqliteStore {
         Ok(true)
     }
 
+    async fn may_store(&self, bytes: u64, matrices: u64) -> Result<()> {
+        let mut reader = self.readers.acquire().await?;
+        quotas::may_store(&mut reader, &self.caller, bytes, matrices).await
+    }
+
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {
         let mut reader = self.readers.acquire().await?;
         held(&mut reader, self.namespace(), digest).await
