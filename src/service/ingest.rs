@@ -120,6 +120,13 @@ impl Service {
 
     /// The facts of a matrix whose file also exists, which is used by this.
     async fn stored(&self, digest: &Digest) -> Result<Option<Matrix>> {
+        // Before the lock: what was never read is compared with its digest, which may take long.
+        let row = self.store.matrix(digest).await?;
+        if row.is_none() || !self.inner.blobs.exists(digest).await? {
+            return Ok(None);
+        }
+        // Nobody deletes it between the look and the answer that it is here.
+        let _alone = self.publishing().await?;
         let row = self.store.matrix(digest).await?;
         Ok(if self.inner.blobs.renew(digest).await? { row } else { None })
     }

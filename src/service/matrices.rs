@@ -31,6 +31,11 @@ impl Service {
     /// Deletes facts and entries; plans are kept. Refused while a job needs the matrix.
     pub async fn delete_matrix(&self, digest: &Digest) -> Result<()> {
         let _alone = self.publishing().await?;
+        self.delete_published(digest).await
+    }
+
+    /// [`Self::delete_matrix`], for who holds the lock.
+    pub(super) async fn delete_published(&self, digest: &Digest) -> Result<()> {
         if !self.store.delete_matrix(digest).await? {
             return Err(ServiceError::not_found("matrix", digest));
         }

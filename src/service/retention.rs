@@ -3,7 +3,7 @@
 use super::{Result, Service, ServiceError};
 use crate::domain::retention::{Excess, Item, Rules, excess};
 use crate::domain::{Caller, Digest, JobId, Namespace, PlanId, Timestamp};
-use crate::store::{KeptJob, KeptMatrix, KeptPlan, Pin, Pins};
+use crate::store::{KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Weigh};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -35,6 +35,9 @@ pub struct Going {
 pub struct Held {
     pub namespace: Namespace,
     pub digest: Digest,
+    /// When it had last been used or uploaded, as it was looked at.
+    #[serde(skip)]
+    pub(super) used_at: Timestamp,
 }
 
 impl fmt::Display for Held {
@@ -106,9 +109,14 @@ impl Service {
             going.plans = part(&excess(&items, &rules.plans, now), |at| plans[at].id.clone());
         }
         if !(rules.jobs.is_empty() && rules.trials.is_empty()) {
-            let needed = rules.jobs.bytes.or(rules.trials.bytes).is_some();
-            let jobs = store.kept_jobs(all_bytes || needed).await?;
-            let items: Vec<Item> = jobs.iter().map(job_item).collect();
+            let bytes = all_bytes || rules.jobs.bytes.or(rules.trials.bytes).is_some();
+            let weigh = match (bytes, rules.trials.is_empty()) {
+                (true, _) => Weigh::Bytes,
+                (false, false) => Weigh::Trials,
+                (false, true) => Weigh::Jobs,
+            };
+            let jobs = store.kept_jobs(weigh).await?;
+            let items: Vec<Item> = jobs.iter().map(|job| job_item(job, now)).collect();
             going.jobs = part(&excess(&items, &rules.jobs, now), |at| jobs[at].id.clone());
             let gone: HashSet<&JobId> = going.jobs.items.iter().collect();
             let left = jobs.iter().filter(|job| job.trials > 0 && !gone.contains(&job.id));
@@ -123,13 +131,14 @@ impl Service {
             let items = self.matrix_items(&matrices).await?;
             going.matrices = part(&excess(&items, &rules.matrices, now), |at| {
                 let KeptMatrix { namespace, digest, .. } = &matrices[at];
-                Held { namespace: namespace.clone(), digest: *digest }
+                let used_at = Timestamp(items[at].at);
+                Held { namespace: namespace.clone(), digest: *digest, used_at }
             });
         }
         Ok(going)
     }
 
-    /// Removes it. What was pinned or is needed since it was looked at stays.
+    /// Removes it. What was pinned, is needed, or was uploaded again since it was looked at stays.
     pub async fn remove_going(&self, going: &Going) -> Result<Gone> {
         let store = &self.store;
         let mut gone = Gone::default();
@@ -142,15 +151,27 @@ impl Service {
         for some in going.jobs.items.chunks(BATCH) {
             gone.jobs += store.delete_jobs(some).await?;
         }
-        for Held { namespace, digest } in &going.matrices.items {
-            let there = self.on_behalf_of(&Caller::owner(None, namespace.clone()));
-            match there.delete_matrix(digest).await {
+        for held in &going.matrices.items {
+            let there = self.on_behalf_of(&Caller::owner(None, held.namespace.clone()));
+            match there.delete_unused(held).await {
                 Ok(()) => gone.matrices += 1,
                 Err(ServiceError::Conflict { .. } | ServiceError::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(gone)
+    }
+
+    /// [`Self::delete_matrix`], unless it was uploaded again since it was looked at: who did was told that it is here.
+    async fn delete_unused(&self, held: &Held) -> Result<()> {
+        let Held { digest, used_at, .. } = held;
+        let _alone = self.publishing().await?;
+        let put_at = self.lengths(vec![*digest]).await?.get(digest).map(|(_, put_at)| *put_at);
+        if put_at.is_some_and(|put_at| put_at > used_at.0) {
+            let message = format!("matrix {digest} was uploaded again");
+            return Err(ServiceError::Conflict { message });
+        }
+        self.delete_published(digest).await
     }
 
     /// One round by the rules of this service.
@@ -215,16 +236,21 @@ fn part<T>(excess: &Excess, name: impl Fn(usize) -> T) -> Part<T> {
     Part { items: excess.items.iter().map(|at| name(*at)).collect(), bytes: excess.bytes }
 }
 
-fn job_item(job: &KeptJob) -> Item {
+/// What a token has searched in a day, and in an hour, is counted from its jobs.
+const COUNTED_MS: i64 = 86_400_000;
+
+fn job_item(job: &KeptJob, now: Timestamp) -> Item {
+    let counts = job.of_token && job.finished_at > now.plus_millis(-COUNTED_MS);
     Item {
         at: job.finished_at.0,
         count: 1,
         bytes: job.trial_bytes + job.event_bytes,
-        stays: job.pinned,
+        stays: job.pinned || counts,
         ..Item::default()
     }
 }
 
 fn trials_item(job: &KeptJob) -> Item {
-    Item { count: job.trials, bytes: job.trial_bytes, ..job_item(job) }
+    let (at, bytes) = (job.finished_at.0, job.trial_bytes);
+    Item { at, count: job.trials, bytes, stays: job.pinned, ..Item::default() }
 }

@@ -27,7 +27,7 @@ pub use queue::{
     Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
     Submission, Whose,
 };
-pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining};
+pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining, Weigh};
 pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};

@@ -37,10 +37,23 @@ pub struct KeptJob {
     pub finished_at: Timestamp,
     /// Whether its plan is pinned.
     pub pinned: bool,
+    /// Whether a token submitted it.
+    pub of_token: bool,
+    /// 0 unless asked for.
     pub trials: u64,
     /// Of its trials and its events; 0 unless asked for.
     pub trial_bytes: u64,
     pub event_bytes: u64,
+}
+
+/// What is asked of jobs, each with what is before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weigh {
+    Jobs,
+    /// The number of their trials, which reads an index of all of them.
+    Trials,
+    /// Bytes of trials and events, which reads all of them.
+    Bytes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +89,8 @@ pub trait Retaining: Send + Sync {
     async fn pins(&self) -> Result<Pins>;
     /// Every matrix of every namespace, in no particular order.
     async fn kept_matrices(&self) -> Result<Vec<KeptMatrix>>;
-    /// Every job of any namespace that ended, in no particular order; trainings are not among them. `bytes` reads all their trials and events.
-    async fn kept_jobs(&self, bytes: bool) -> Result<Vec<KeptJob>>;
+    /// Every job of any namespace that ended, in no particular order; trainings are not among them.
+    async fn kept_jobs(&self, weigh: Weigh) -> Result<Vec<KeptJob>>;
     /// Every plan of every namespace, in no particular order.
     async fn kept_plans(&self) -> Result<Vec<KeptPlan>>;
     /// Deletes jobs that ended, with trials, events and features, in one transaction; returns their number. Their plans are kept.

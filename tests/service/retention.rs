@@ -6,6 +6,7 @@ use sparsetune::domain::*;
 use sparsetune::service::checkup::{Remedy, checkup};
 use sparsetune::service::{Going, Gone, NewToken, Pin, Rule, Rules, ServiceError};
 use sparsetune::store::{Finish, LocalBlobs, Matrices as _, SqliteStore};
+use sqlx::Connection as _;
 use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
@@ -134,6 +135,59 @@ async fn who_uploads_a_matrix_again_uses_it() {
     assert_eq!(world.service.going(&rules).await.unwrap().matrices.items.len(), 2);
     assert!(!world.upload(&again).await.created);
     assert_eq!(digests_of(&world.service.going(&rules).await.unwrap()), [digests[0]]);
+}
+
+/// A round may take minutes; who uploads a matrix meanwhile was told that it is here.
+#[tokio::test]
+async fn what_is_uploaded_again_between_look_and_removal_stays() {
+    let rules = Rules { matrices: count(0), ..Rules::default() };
+    let world = World::new().await;
+    let matrix = world.upload(&tridiagonal(5)).await.matrix;
+    let going = world.service.going(&rules).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!world.upload(&tridiagonal(5)).await.created);
+    assert_eq!(world.service.remove_going(&going).await.unwrap(), Gone::default());
+    assert_eq!(world.service.matrix(&matrix.digest).await.unwrap(), matrix);
+    world.service.blobs().local_copy(&matrix.digest).await.unwrap();
+    let going = world.service.going(&rules).await.unwrap();
+    assert_eq!(world.service.remove_going(&going).await.unwrap().matrices, 1);
+}
+
+/// What a token has searched in a day is counted from its jobs, which therefore stay for as long.
+#[tokio::test]
+async fn a_quota_outlives_the_rules_for_jobs() {
+    let rules = Rules { jobs: count(0), trials: count(0), ..Rules::default() };
+    let world = World::new().await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(5)).await.matrix;
+    let limits = TokenLimits { search_seconds_per_day: Some(10.0), ..TokenLimits::default() };
+    let owner = Caller::owner(Some("ci".parse().unwrap()), Namespace::default());
+    let own = world.service.on_behalf_of(&Caller { limits, ..owner });
+    let asked = |n: u32| JobRequest {
+        search: Search { seconds: Some(6.0), ..Search::default() },
+        ..request(&matrix, n)
+    };
+    let id = own.submit(&asked(1), None).await.unwrap().job.id;
+    let claim = world.claim().await;
+    let trials = [trial(&id, 0)];
+    world.service.store().record_trials(&claim.fence, &trials).await.unwrap();
+    let job = Job { search_seconds: 5.0, ..claim.job.clone() };
+    let plan = plan(&device(), &matrix, &job);
+    world.service.store().finish(&claim.fence, &ended(&job, Some(plan))).await.unwrap();
+    tuned(&world, &matrix, 2, "nobody's").await;
+
+    let going = world.service.going(&rules).await.unwrap();
+    assert_eq!((going.jobs.items.len(), &going.trials.items), (1, &vec![id.clone()]));
+    world.service.remove_going(&going).await.unwrap();
+    assert!(world.service.tried(&id, 9).await.unwrap().is_empty());
+    let refused = own.submit(&asked(3), None).await.unwrap_err();
+    assert!(matches!(&refused, ServiceError::Quota(quota) if quota.used == 5.0), "{refused}");
+    // A day later it goes as well.
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(world.store_file());
+    let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    let later = "UPDATE jobs SET finished_at = finished_at - 86400001";
+    sqlx::query(later).execute(&mut raw).await.unwrap();
+    assert_eq!(world.service.going(&rules).await.unwrap().jobs.items, [id]);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use sparsetune::domain::{
 };
 use sparsetune::store::{
     JobFilter, NewWork, PageRequest, Pin, Pins, Store, StoreError, StoredBundle, Story, Submission,
-    Whose,
+    Weigh, Whose,
 };
 use std::sync::Arc;
 
@@ -268,6 +268,6 @@ pub async fn the_service_weighs_all_of_them(harness: &Sqlite) {
         let ids: Vec<_> = plans.iter().map(|plan| (&plan.id, plan.superseded)).collect();
         assert_eq!(ids, [(&first.id, false), (&second.id, false)], "each answers in its own");
         assert_eq!(plans[1].namespace, b_is);
-        assert_eq!(store.kept_jobs(false).await.unwrap().len(), 2);
+        assert_eq!(store.kept_jobs(Weigh::Jobs).await.unwrap().len(), 2);
     }
 }

@@ -3,7 +3,7 @@
 use crate::Sqlite;
 use crate::words::*;
 use sparsetune::domain::{Digest, JobId, JobState, Matrix, Plan, PlanId, Timestamp};
-use sparsetune::store::{KeptJob, KeptMatrix, Pin, Store, StoreError};
+use sparsetune::store::{KeptJob, KeptMatrix, Pin, Store, StoreError, Weigh};
 
 /// Runs a job with two trials, one of them pruned, to its end.
 async fn tuned(store: &dyn Store, matrix: &Matrix, at: i64) -> (JobId, Plan) {
@@ -20,7 +20,7 @@ async fn tuned(store: &dyn Store, matrix: &Matrix, at: i64) -> (JobId, Plan) {
 }
 
 async fn job_of(store: &dyn Store, id: &JobId) -> Option<KeptJob> {
-    store.kept_jobs(true).await.unwrap().into_iter().find(|job| job.id == *id)
+    store.kept_jobs(Weigh::Bytes).await.unwrap().into_iter().find(|job| job.id == *id)
 }
 
 pub async fn what_is_kept_is_weighed(harness: &Sqlite) {
@@ -46,8 +46,11 @@ pub async fn what_is_kept_is_weighed(harness: &Sqlite) {
     let weighed = job_of(&*store, &first).await.unwrap();
     assert_eq!((weighed.finished_at, weighed.trials, weighed.pinned), (Timestamp(100), 2, false));
     assert!(weighed.trial_bytes > 200 && weighed.event_bytes > 100, "{weighed:?}");
-    let quick = store.kept_jobs(false).await.unwrap();
-    assert!(quick.len() == 2 && quick.iter().all(|job| (job.trials, job.trial_bytes) == (2, 0)));
+    for (weigh, trials) in [(Weigh::Trials, 2), (Weigh::Jobs, 0)] {
+        let quick = store.kept_jobs(weigh).await.unwrap();
+        assert!(quick.len() == 2);
+        assert!(quick.iter().all(|job| (job.trials, job.trial_bytes) == (trials, 0)), "{quick:?}");
+    }
 
     let mut plans = store.kept_plans().await.unwrap();
     plans.sort_by_key(|kept| kept.created_at);

@@ -2,7 +2,9 @@
 
 use super::{SqliteStore, codec, upkeep};
 use crate::domain::{Digest, JobId, PlanId, Timestamp};
-use crate::store::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Result, Retaining};
+use crate::store::{
+    KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Result, Retaining, Weigh,
+};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use std::collections::HashMap;
@@ -13,15 +15,15 @@ const REMOVABLE: &str =
      AND state NOT IN ('queued', 'running')
      AND NOT EXISTS (SELECT 1 FROM plans WHERE plans.id = jobs.plan AND pinned_at IS NOT NULL)";
 
-/// The first parameter says whether bytes are asked for, which reads every row.
+/// The first parameter says whether bytes are asked for, which reads every row, and the second whether trials are counted.
 const JOBS: &str = "SELECT id, finished_at,
-         EXISTS (SELECT 1 FROM plans WHERE plans.id = jobs.plan AND pinned_at IS NOT NULL),
+         EXISTS (SELECT 1 FROM plans WHERE plans.id = jobs.plan AND pinned_at IS NOT NULL), token IS NOT NULL,
          coalesce(trials.number, 0), coalesce(trials.bytes, 0), coalesce(events.bytes, 0)
      FROM jobs
      LEFT JOIN (
          SELECT job, count(*) AS number,
              CASE WHEN ?1 THEN sum(octet_length(body) + coalesce(octet_length(features), 0)) END AS bytes
-         FROM trials GROUP BY job) trials ON trials.job = jobs.id
+         FROM trials WHERE ?2 GROUP BY job) trials ON trials.job = jobs.id
      LEFT JOIN (
          SELECT job, sum(coalesce(octet_length(body), 0)) AS bytes FROM events WHERE ?1 GROUP BY job) events
          ON events.job = jobs.id
@@ -45,12 +47,9 @@ const PLANS: &str =
      FROM plans";
 
 /// The blobs that each plan names; see `named_blobs`.
-const FILES: &str = "SELECT id, body ->> '$.launch.source' FROM plans WHERE body ->> '$.launch.source' IS NOT NULL
-     UNION SELECT id, body ->> '$.launch.cubin' FROM plans WHERE body ->> '$.launch.cubin' IS NOT NULL
-     UNION SELECT id, body ->> '$.launch.ptx' FROM plans WHERE body ->> '$.launch.ptx' IS NOT NULL
-     UNION SELECT id, body ->> '$.launch.update.source' FROM plans WHERE body ->> '$.launch.update.source' IS NOT NULL
-     UNION SELECT id, body ->> '$.launch.update.cubin' FROM plans WHERE body ->> '$.launch.update.cubin' IS NOT NULL
-     UNION SELECT id, body ->> '$.launch.update.ptx' FROM plans WHERE body ->> '$.launch.update.ptx' IS NOT NULL
+const FILES: &str = "SELECT plans.id, named.value FROM plans, json_each(json_extract(body,
+         '$.launch.source', '$.launch.cubin', '$.launch.ptx',
+         '$.launch.update.source', '$.launch.update.cubin', '$.launch.update.ptx')) named WHERE named.value IS NOT NULL
      UNION SELECT plans.id, a.value ->> '$.blob' FROM plans, json_each(body, '$.launch.arrays') a";
 
 type PlanRow = (String, Vec<u8>, Option<String>, i64, bool, bool, i64, String);
@@ -117,15 +116,19 @@ impl Retaining for SqliteStore {
             .collect()
     }
 
-    async fn kept_jobs(&self, bytes: bool) -> Result<Vec<KeptJob>> {
-        let rows: Vec<(String, i64, bool, i64, i64, i64)> =
-            sqlx::query_as(JOBS).bind(bytes).fetch_all(&self.readers).await?;
+    async fn kept_jobs(&self, weigh: Weigh) -> Result<Vec<KeptJob>> {
+        let rows: Vec<(String, i64, bool, bool, i64, i64, i64)> = sqlx::query_as(JOBS)
+            .bind(weigh >= Weigh::Bytes)
+            .bind(weigh >= Weigh::Trials)
+            .fetch_all(&self.readers)
+            .await?;
         rows.into_iter()
-            .map(|(id, finished_at, pinned, trials, trial_bytes, event_bytes)| {
+            .map(|(id, finished_at, pinned, of_token, trials, trial_bytes, event_bytes)| {
                 Ok(KeptJob {
                     id: JobId(id),
                     finished_at: Timestamp(finished_at),
                     pinned,
+                    of_token,
                     trials: codec::count("number of trials", trials)?,
                     trial_bytes: codec::count("length of trials", trial_bytes)?,
                     event_bytes: codec::count("length of events", event_bytes)?,
