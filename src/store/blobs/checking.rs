@@ -86,6 +86,17 @@ impl Checking {
         verdict
     }
 
+    /// The blob is not there any more: there would be an entry for each that ever was.
+    pub(super) fn forget(&self, digest: &Digest) {
+        locked(&self.sound).remove(digest);
+    }
+
+    /// The blobs that were compared, in no particular order.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> Vec<Digest> {
+        locked(&self.sound).keys().copied().collect()
+    }
+
     fn compare(&self, digest: &Digest, path: &Path, name_of: NameOf) -> io::Result<Verdict> {
         // Another thread may have compared it, or set it aside, in the meantime.
         if self.is_known(digest, path)? {

@@ -106,6 +106,7 @@ impl LocalBlobs {
         };
         for _ in 0..ATTEMPTS {
             if !path.try_exists()? && !self.recover(digest)? {
+                self.checking.forget(digest);
                 return Err(BlobError::NotFound(*digest));
             }
             match self.checking.verdict(digest, &path).map_err(lost)? {

@@ -157,7 +157,10 @@ impl LocalBlobs {
             // Its time in the trash counts from now.
             let stamped = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
             match stamped.and_then(|()| std::fs::rename(&path, self.in_trash(digest))) {
-                Ok(()) => moved += 1,
+                Ok(()) => {
+                    self.checking.forget(digest);
+                    moved += 1;
+                }
                 Err(error) => {
                     tracing::warn!(%digest, %error, "an old blob cannot be moved to the trash")
                 }
@@ -195,6 +198,7 @@ impl LocalBlobs {
                 Err(error) => return Err(error),
             }
         }
+        self.checking.forget(digest);
         Ok(removed)
     }
 
@@ -217,5 +221,32 @@ impl LocalBlobs {
         }
         let trash = self.root.join(TRASH);
         Ok(if trash.is_dir() { sweep(&trash, "", age) } else { 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Blobs as _;
+
+    /// There would be an entry for each blob that ever was.
+    #[tokio::test]
+    async fn what_is_gone_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = LocalBlobs::open(folder.path()).unwrap();
+        blobs.check_with(|path| Ok(Some(Digest::of(&std::fs::read(path)?))));
+        let mut all = Vec::new();
+        for contents in ["deleted", "discarded", "lost", "kept"] {
+            let digest = blobs.put(contents.into()).await.unwrap();
+            blobs.get(&digest).await.unwrap();
+            all.push(digest);
+        }
+        assert_eq!(blobs.checking.known().len(), 4);
+        assert!(blobs.delete(&all[0]).await.unwrap());
+        assert_eq!(blobs.discard_old(vec![all[1]], Duration::ZERO).await.unwrap(), 1);
+        // Another process deletes this one.
+        std::fs::remove_file(blobs.path(&all[2])).unwrap();
+        assert!(!blobs.exists(&all[2]).await.unwrap());
+        assert_eq!(blobs.checking.known(), [all[3]]);
     }
 }
