@@ -2,7 +2,7 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::{Digest, JobState, StoppedBy, Work};
+use sparsetune::domain::{Caller, Digest, JobState, Namespace, StoppedBy, Work};
 use sparsetune::store::{NewWork, StoreError, Submission};
 
 pub async fn an_equal_live_job_is_the_answer(harness: &Sqlite) {
@@ -46,6 +46,37 @@ pub async fn idempotency_keys_hold_their_request(harness: &Sqlite) {
     let cancelled = store.request_cancel(&first.id).await.unwrap().unwrap();
     let late = store.submit(&keyed("a", b"request")).await.unwrap();
     assert_eq!(late, Submission::Existing(cancelled));
+}
+
+/// What one token's client has chosen is no other's, and does not fill the store.
+pub async fn idempotency_keys_are_their_tokens_own(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, _) = queued(&*store).await;
+    let keyed = |key: &str, request: &[u8]| NewWork {
+        idempotency: Some((key.to_owned(), Digest::of(request))),
+        ..new_job(&matrix, &String::from_utf8_lossy(request), 2)
+    };
+    let of = |token: &str| {
+        let token = Some(token.parse().unwrap());
+        store.on_behalf_of(&Caller::owner(token, Namespace::default()))
+    };
+    let (one, other) = (of("one"), of("other"));
+    let first = created(one.submit(&keyed("key", b"a")).await.unwrap());
+    assert_eq!(other.keyed("key", &Digest::of(b"a")).await.unwrap(), None);
+    let second = created(other.submit(&keyed("key", b"b")).await.unwrap());
+    assert_ne!(first.id, second.id);
+    let known = one.keyed("key", &Digest::of(b"a")).await.unwrap();
+    assert_eq!(known, Some(Submission::Existing(first.clone().into())));
+    // An equal job is shared as before.
+    let twin = other.submit(&keyed("more", b"a")).await.unwrap();
+    assert_eq!(twin, Submission::Existing(first.clone().into()));
+    for number in 0..120 {
+        one.submit(&keyed(&format!("key-{number}"), b"a")).await.unwrap();
+    }
+    // The newest hundred of a job are known.
+    let oldest = one.keyed("key-20", &Digest::of(b"a")).await.unwrap();
+    assert_eq!(oldest, Some(Submission::Existing(first.into())));
+    assert_eq!(one.keyed("key-19", &Digest::of(b"a")).await.unwrap(), None);
 }
 
 pub async fn a_job_needs_its_matrix_and_keeps_it(harness: &Sqlite) {

@@ -77,6 +77,7 @@ conform! { Sqlite:
     jobs::an_equal_live_job_is_the_answer,
     jobs::a_job_asked_to_stop_no_longer_answers,
     jobs::idempotency_keys_hold_their_request,
+    jobs::idempotency_keys_are_their_tokens_own,
     jobs::a_job_needs_its_matrix_and_keeps_it,
     jobs::a_queued_job_is_cancelled_at_once,
     jobs::a_running_job_is_asked_to_stop,

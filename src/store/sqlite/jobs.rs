@@ -16,6 +16,9 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 /// Cursors of trainings had another name while trainings had their own table; a client with such a cursor starts again.
 const LIST: &str = "jobs";
 
+/// Most keys that name one job: each that meets an equal job adds one, which no limit of queued jobs bounds. The newest stay.
+const KEYS_OF_A_JOB: i64 = 100;
+
 #[async_trait]
 impl Jobs for SqliteStore {
     async fn submit(&self, new: &NewWork) -> Result<Submission> {
@@ -44,10 +47,18 @@ impl Jobs for SqliteStore {
             sqlx::query(
                 "INSERT INTO idempotency_keys (key, request, job, created_at) VALUES (?, ?, ?, ?)",
             )
-            .bind(own(self, key))
+            .bind(own_key(self, key))
             .bind(&request.as_bytes()[..])
             .bind(&work.id().0)
             .bind(Timestamp::now().0)
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query(
+                "DELETE FROM idempotency_keys WHERE rowid IN (
+                     SELECT rowid FROM idempotency_keys WHERE job = ? ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+            )
+            .bind(&work.id().0)
+            .bind(KEYS_OF_A_JOB)
             .execute(&mut *tx)
             .await?;
         }
@@ -237,11 +248,19 @@ pub(super) async fn is_here(
     Ok(here.is_some())
 }
 
-/// A key of one namespace. Those of the default one are as they were before there were others; no name has a line's end.
+/// A key in one namespace. Those of the default one are as they were before there were others; no name has a line's end.
 fn own(store: &SqliteStore, key: &str) -> String {
     match store.caller.namespace == Namespace::default() {
         true => key.to_owned(),
         false => format!("{}\n{key}", store.namespace()),
+    }
+}
+
+/// A key for idempotency, which is its token's own: what one client has chosen tells another nothing. A dedup key is shared.
+fn own_key(store: &SqliteStore, key: &str) -> String {
+    match store.token() {
+        None => own(store, key),
+        Some(token) => format!("{}\n{token}\n{key}", store.namespace()),
     }
 }
 
@@ -253,7 +272,7 @@ async fn by_idempotency_key(
 ) -> Result<Option<Submission>> {
     let row: Option<(Vec<u8>, String)> =
         sqlx::query_as("SELECT request, job FROM idempotency_keys WHERE key = ?")
-            .bind(own(store, key))
+            .bind(own_key(store, key))
             .fetch_optional(&mut *connection)
             .await?;
     let Some((stored, job)) = row else { return Ok(None) };
