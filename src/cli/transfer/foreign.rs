@@ -130,7 +130,7 @@ pub fn write(from: &Path, folder: &Path, format: Format) -> anyhow::Result<Made>
 fn spooled(from: &Path, spool: &Path) -> anyhow::Result<BTreeMap<String, Subject>> {
     let mut subjects = BTreeMap::new();
     let mut out: Option<BufWriter<File>> = None;
-    let mut reader = Reader::open(from)?;
+    let mut reader = Reader::open(from, u64::MAX)?;
     while let Some(entry) = reader.next_entry()? {
         match entry.piece {
             Piece::Record(Record::Job(job)) => {

@@ -3,7 +3,9 @@
 use super::record::Record;
 use crate::domain::learned::MODEL_VERSION;
 use crate::domain::plan::{MEASURED_VERSION, Measured, OLDEST_VERSION};
-use crate::domain::{Candidate, DeviceClass, Matrix, Outcome, Param, Plan, Problem, TrialState};
+use crate::domain::{
+    Candidate, DeviceClass, Matrix, Outcome, Param, Plan, Problem, Timestamp, TrialState,
+};
 
 /// Most characters of a name or an id.
 const MOST_NAME: usize = 200;
@@ -11,6 +13,8 @@ const MOST_NAME: usize = 200;
 const MOST_PARAMS: usize = 64;
 /// Most features of one kind.
 const MOST_FEATURES: usize = 4096;
+/// How far the clock of another host may be ahead, in milliseconds.
+const DAY_MS: i64 = 24 * 3600 * 1000;
 /// Most bytes of a model file.
 const MOST_MODEL: u64 = 256 << 20;
 
@@ -45,6 +49,10 @@ pub fn check(record: &Record) -> Checked {
             }
             if job.finished_at < job.created_at {
                 return Err("it ended before it was submitted".to_owned());
+            }
+            // Lists show the newest first, and retention removes the oldest.
+            if job.created_at.0 < 0 || job.finished_at > Timestamp::now().plus_millis(DAY_MS) {
+                return Err("it ended in the future, or was submitted before 1970".to_owned());
             }
             let features = job.features.as_ref();
             match features.is_some_and(|shared| shared.values.len() > MOST_FEATURES) {

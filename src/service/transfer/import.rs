@@ -1,38 +1,37 @@
 //! Takes an export in. It is read as a whole first, so that nothing of a damaged one is stored; then record by record, in
 //! transactions of their own. What is there already stays as it is, so an import that was interrupted is simply done again.
 
-use super::record::{Record, SentMatrix, SentModel};
+use super::files::{Arriving, left_out};
+use super::record::Record;
 use super::unpack::{BadExport, Entry, Piece, Reader};
 use crate::domain::plan::PlanKey;
-use crate::domain::transfer::{
-    Imported, Report, SentJob, SentPlan, SentTrial, Standing, Taken, standing,
-};
+use crate::domain::transfer::{Imported, Report, SentJob, SentPlan, SentTrial, Standing, standing};
 use crate::domain::{Device, Digest, JobId, Plan, Timestamp};
-use crate::service::ingest::{receive, temporary};
-use crate::service::{Coding, Result, Service, ServiceError, rankers, whole};
-use crate::sparse::canonical;
+use crate::service::ingest::receive;
+use crate::service::{Coding, Result, Service, ServiceError};
 use crate::store::{JobTaken, Place};
 use bytes::Bytes;
 use futures_util::Stream;
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 
-/// Trials that are stored in one transaction, which takes some milliseconds.
+/// Trials that are stored in one transaction, which takes some milliseconds, and bytes of their lines, of which usual ones have few.
 const TRIALS: usize = 500;
-/// Pieces that were read and wait to be stored; the largest has 384 KiB.
-const WAITING: usize = 16;
-/// How many of those left out are named.
-const NAMED: usize = 20;
+const BYTES: usize = 4 << 20;
+/// Pieces that were read and wait to be stored; a plan may have 16 MiB.
+const WAITING: usize = 4;
+
+/// An id is one namespace's.
+const ELSEWHERE: &str = "another namespace of this service has it";
 
 impl From<BadExport> for ServiceError {
     fn from(error: BadExport) -> Self {
         match error {
             BadExport::Io(error) => Self::of_io("an export", error),
+            BadExport::Large(_) => Self::TooLarge { message: format!("the export {error}") },
             error => Self::BadExport { message: format!("the export {error}") },
         }
     }
@@ -54,14 +53,22 @@ impl Service {
         let settings = self.inner.settings.clone();
         let received =
             tokio::task::spawn_blocking(move || received.decoded(coding, &settings)).await??;
-        self.import(&received, dry_run).await
+        let bytes = tokio::fs::metadata(&*received).await;
+        let bytes = bytes.map_err(|error| ServiceError::of_io("an upload", error))?.len();
+        let most = self.inner.settings.limits.unpacked(bytes);
+        self.import_within(&received, dry_run, most).await
     }
 
-    /// Takes in an export, or says what it would take in.
+    /// Takes in an export of whoever runs this, or says what it would take in.
     pub async fn import(&self, file: &Path, dry_run: bool) -> Result<Report> {
+        self.import_within(file, dry_run, u64::MAX).await
+    }
+
+    /// [`Self::import`] of what unpacks to this many bytes at most.
+    async fn import_within(&self, file: &Path, dry_run: bool, most: u64) -> Result<Report> {
         let path = file.to_owned();
         let header = tokio::task::spawn_blocking(move || -> std::result::Result<_, BadExport> {
-            let mut reader = Reader::open(&path)?;
+            let mut reader = Reader::open(&path, most)?;
             while reader.next_entry()?.is_some() {}
             Ok(reader.header().clone())
         });
@@ -81,13 +88,14 @@ impl Service {
             report,
             job: None,
             trials: Vec::new(),
+            trial_bytes: 0,
             file: None,
             brought: HashSet::new(),
         };
         let (out, mut entries) = mpsc::channel(WAITING);
         let path = file.to_owned();
         let reading = tokio::task::spawn_blocking(move || -> std::result::Result<_, BadExport> {
-            let mut reader = Reader::open(&path)?;
+            let mut reader = Reader::open(&path, most)?;
             while let Some(entry) = reader.next_entry()? {
                 // The importer has failed, and says why.
                 if out.blocking_send(entry).is_err() {
@@ -105,28 +113,21 @@ impl Service {
     }
 }
 
-/// A file that is arriving.
-enum Arriving {
-    /// It is here already, or nothing is to be stored.
-    Unwanted,
-    Blob(NamedTempFile),
-    Model(Box<SentModel>, Vec<u8>),
-    Matrix(Box<SentMatrix>, NamedTempFile),
-}
-
-struct Import {
-    service: Service,
+pub(super) struct Import {
+    pub(super) service: Service,
     /// The ids of this store and of the export's.
     own: String,
     from: String,
-    dry_run: bool,
-    report: Report,
+    pub(super) dry_run: bool,
+    pub(super) report: Report,
     /// The job whose trials follow.
     job: Option<(JobId, JobTaken)>,
     trials: Vec<SentTrial>,
-    file: Option<Arriving>,
-    /// Files of the export, which a dry run does not store.
-    brought: HashSet<Digest>,
+    /// Of their lines.
+    trial_bytes: usize,
+    pub(super) file: Option<Arriving>,
+    /// Files of the export.
+    pub(super) brought: HashSet<Digest>,
 }
 
 impl Import {
@@ -139,7 +140,11 @@ impl Import {
             },
             Piece::Record(Record::Trial(sent)) => {
                 self.trials.push(*sent);
-                if self.trials.len() >= TRIALS { self.flush().await } else { Ok(()) }
+                self.trial_bytes += entry.bytes;
+                match self.trials.len() >= TRIALS || self.trial_bytes >= BYTES {
+                    true => self.flush().await,
+                    false => Ok(()),
+                }
             }
             Piece::Record(record) => {
                 self.flush().await?;
@@ -191,18 +196,26 @@ impl Import {
         let charged = self.charged(&plan).await?;
         let sent = SentPlan { plan, matrix, superseded };
         if !self.service.store.take_plan(&sent, place, charged).await? {
-            // Of another namespace, or just taken in by another import.
             self.report.plans.new -= 1;
-            self.report.plans.known += 1;
+            // Or another import has just taken it in.
+            match self.service.store.plan(&sent.plan.id).await? {
+                Some(_) => self.report.plans.known += 1,
+                None => {
+                    let what = format!("plan {}: {ELSEWHERE}", sent.plan.id);
+                    left_out(&mut self.report.plans, &mut self.report.left_out, what);
+                }
+            }
         }
         Ok(())
     }
 
-    /// Whether all that the plan's launch names is here; it counts as put, so that upkeep leaves it for the plan.
+    /// Whether all that the plan's launch names is here; it counts as put, so that upkeep leaves it for the plan. What the export did
+    /// not bring is looked for on behalf of the operator alone: others could name the files of another namespace, and then read them.
     async fn has_program(&self, plan: &Plan) -> Result<bool> {
         for digest in plan.launch.iter().flat_map(|launch| launch.blobs()) {
-            let there = self.brought.contains(digest)
-                || match self.dry_run {
+            let there = (self.brought.contains(digest) || self.service.caller.is_operators())
+                && match self.dry_run {
+                    true if self.brought.contains(digest) => true,
                     true => self.service.inner.blobs.exists(digest).await?,
                     false => self.service.inner.blobs.renew(digest).await?,
                 };
@@ -268,6 +281,10 @@ impl Import {
         };
         match taken {
             JobTaken::New => self.report.jobs.new += 1,
+            JobTaken::Own if self.service.store.job(&sent.id).await?.is_none() => {
+                let what = format!("job {}: {ELSEWHERE}", sent.id);
+                left_out(&mut self.report.jobs, &mut self.report.left_out, what);
+            }
             JobTaken::Known | JobTaken::Own => self.report.jobs.known += 1,
         }
         self.job = Some((sent.id.clone(), taken));
@@ -276,6 +293,7 @@ impl Import {
 
     /// Stores the trials that have been read.
     async fn flush(&mut self) -> Result<()> {
+        self.trial_bytes = 0;
         let trials = std::mem::take(&mut self.trials);
         let all = trials.len() as u64;
         let Some((job, taken)) = self.job.as_ref().filter(|_| all > 0) else { return Ok(()) };
@@ -293,147 +311,5 @@ impl Import {
         self.report.trials.new += new;
         self.report.trials.known += all.saturating_sub(new);
         Ok(())
-    }
-
-    async fn file(&mut self, digest: Digest, bytes: u64) -> Result<()> {
-        self.brought.insert(digest);
-        let blobs = &self.service.inner.blobs;
-        self.file = Some(match (blobs.exists(&digest).await?, self.dry_run) {
-            (true, _) => {
-                self.report.files.known += 1;
-                Arriving::Unwanted
-            }
-            (false, true) => {
-                self.report.files.new += 1;
-                Arriving::Unwanted
-            }
-            (false, false) => {
-                self.room(bytes).await?;
-                Arriving::Blob(blobs.stage().await?)
-            }
-        });
-        Ok(())
-    }
-
-    async fn model(&mut self, sent: Box<SentModel>) -> Result<()> {
-        let known = self.service.store.learned_model(&sent.card.id).await?.is_some();
-        self.file = Some(if known {
-            self.report.models.known += 1;
-            Arriving::Unwanted
-        } else if !self.service.caller.is_operators() {
-            let what = format!(
-                "model {}: models are all users', and the operator's to take in",
-                sent.card.id
-            );
-            left_out(&mut self.report.models, &mut self.report.left_out, what);
-            Arriving::Unwanted
-        } else {
-            Arriving::Model(sent, Vec::new())
-        });
-        Ok(())
-    }
-
-    async fn matrix(&mut self, sent: Box<SentMatrix>) -> Result<()> {
-        let digest = sent.matrix.digest;
-        let known = self.service.store.matrix(&digest).await?.is_some()
-            && self.service.inner.blobs.exists(&digest).await?;
-        self.file = Some(match (known, self.dry_run) {
-            (true, _) => {
-                self.report.matrices.known += 1;
-                Arriving::Unwanted
-            }
-            (false, true) => {
-                self.report.matrices.new += 1;
-                Arriving::Unwanted
-            }
-            (false, false) => {
-                self.room(sent.contents.bytes).await?;
-                let folder = self.service.inner.settings.temp_dir.clone();
-                let file = tokio::task::spawn_blocking(move || temporary(&folder)).await??;
-                Arriving::Matrix(sent, file)
-            }
-        });
-        Ok(())
-    }
-
-    async fn room(&self, bytes: u64) -> Result<()> {
-        let room = Arc::clone(&self.service.inner.room);
-        tokio::task::spawn_blocking(move || room.take(bytes)).await?
-    }
-
-    async fn bytes(&mut self, bytes: Vec<u8>) -> Result<()> {
-        let file = match &mut self.file {
-            None | Some(Arriving::Unwanted) => return Ok(()),
-            Some(Arriving::Model(_, file)) => {
-                file.extend_from_slice(&bytes);
-                return Ok(());
-            }
-            Some(Arriving::Blob(file) | Arriving::Matrix(_, file)) => file,
-        };
-        // Files are written where they are read, in the page cache.
-        file.write_all(&bytes).map_err(|error| ServiceError::of_io("a file of an export", error))
-    }
-
-    /// The reader has compared the file with its digest.
-    async fn arrived(&mut self, arrived: Arriving) -> Result<()> {
-        match arrived {
-            Arriving::Unwanted => {}
-            Arriving::Blob(file) => {
-                let synced = file.as_file().sync_all();
-                synced.map_err(|error| ServiceError::of_io("a file of an export", error))?;
-                self.service.inner.blobs.put_file(file.into_temp_path(), None).await?;
-                self.report.files.new += 1;
-            }
-            Arriving::Model(sent, file) => {
-                let card = &sent.card;
-                match rankers::usable(card, &file, &card.scope) {
-                    Err(why) => {
-                        let what = format!("model {}: {why}", card.id);
-                        left_out(&mut self.report.models, &mut self.report.left_out, what);
-                    }
-                    Ok(_) if self.dry_run => self.report.models.new += 1,
-                    Ok(_) => match self.service.store.insert_model(card, &file).await? {
-                        true => self.report.models.new += 1,
-                        false => self.report.models.known += 1,
-                    },
-                }
-            }
-            Arriving::Matrix(sent, file) => self.matrix_arrived(&sent, file).await?,
-        }
-        Ok(())
-    }
-
-    async fn matrix_arrived(&mut self, sent: &SentMatrix, file: NamedTempFile) -> Result<()> {
-        let memory = self.service.inner.settings.limits.memory.clone();
-        let digest = sent.matrix.digest;
-        let read = tokio::task::spawn_blocking(move || -> Result<_> {
-            let named = whole::name_of(file.path());
-            if named.map_err(|error| ServiceError::of_io("a matrix", error))? != Some(digest) {
-                return Ok(None);
-            }
-            Ok(Some(canonical::open_in(file.path(), &memory)?))
-        });
-        match read.await?? {
-            Some((csr, _, _held)) => {
-                let stored = self.service.store_csr(csr, sent.matrix.name.clone()).await?;
-                match stored.created {
-                    true => self.report.matrices.new += 1,
-                    false => self.report.matrices.known += 1,
-                }
-            }
-            None => {
-                let what =
-                    format!("matrix {digest}: its file is that of another matrix, or of none");
-                left_out(&mut self.report.matrices, &mut self.report.left_out, what);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn left_out(kind: &mut Taken, named: &mut Vec<String>, what: String) {
-    kind.left_out += 1;
-    if named.len() < NAMED {
-        named.push(what);
     }
 }

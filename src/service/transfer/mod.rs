@@ -2,6 +2,7 @@
 
 mod check;
 mod export;
+mod files;
 mod import;
 mod pack;
 mod record;

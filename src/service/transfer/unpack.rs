@@ -8,6 +8,7 @@ use crate::domain::{Digest, JobId};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -26,6 +27,10 @@ pub enum BadExport {
     Record { record: u64, what: String, why: String },
     #[error("ends after record {0}, without its last record: it is not complete")]
     Cut(u64),
+    #[error(
+        "unpacks to more than {0} bytes, which is the most for its length (server.max_ratio, server.max_upload_bytes)"
+    )]
+    Large(u64),
 }
 
 /// What a reader gives.
@@ -33,6 +38,8 @@ pub enum BadExport {
 pub struct Entry {
     /// Its number.
     pub number: u64,
+    /// Bytes of its line.
+    pub bytes: usize,
     pub piece: Piece,
 }
 
@@ -61,17 +68,22 @@ pub struct Reader {
     number: u64,
     line: Vec<u8>,
     pending: Option<Pending>,
+    /// Bytes that may still be unpacked, and that may be at all.
+    left: u64,
+    most: u64,
+    /// Files that no plan has named yet.
+    unnamed: HashSet<Digest>,
     /// The job whose trials follow.
     job: Option<JobId>,
     ended: bool,
 }
 
 impl Reader {
-    /// Opens an export, and reads its header. Blocks, as every call does.
+    /// Opens an export, which may unpack to `most` bytes, and reads its header. Blocks, as every call does.
     ///
     /// # Errors
     /// It is no export of a version that is known here.
-    pub fn open(path: &Path) -> Result<Self, BadExport> {
+    pub fn open(path: &Path, most: u64) -> Result<Self, BadExport> {
         let mut file = BufReader::new(File::open(path)?);
         if !file.fill_buf()?.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
             return Err(BadExport::NoExport("it is not packed by zstd".to_owned()));
@@ -94,6 +106,9 @@ impl Reader {
             number: 0,
             line: Vec::new(),
             pending: None,
+            left: most,
+            most,
+            unnamed: HashSet::new(),
             job: None,
             ended: false,
         };
@@ -138,7 +153,7 @@ impl Reader {
             if digest != pending.contents.digest {
                 return Err(self.bad("", "the file that ends here is not what its digest says"));
             }
-            return Ok(Some(Entry { number: self.number, piece: Piece::FileEnd }));
+            return Ok(Some(self.entry(Piece::FileEnd)));
         }
         if self.ended {
             let rest = self.from.fill_buf().map(<[u8]>::is_empty);
@@ -151,7 +166,6 @@ impl Reader {
             return Err(BadExport::Cut(self.number));
         }
         let record = self.record()?;
-        let number = self.number;
         if let Some(pending) = &mut self.pending {
             let Record::Part(part) = &record else {
                 let left = pending.left;
@@ -165,7 +179,22 @@ impl Reader {
             }
             pending.hasher.update(&bytes);
             pending.left -= length;
-            return Ok(Some(Entry { number, piece: Piece::Bytes(bytes) }));
+            return Ok(Some(self.entry(Piece::Bytes(bytes))));
+        }
+        match &record {
+            Record::File(file) => {
+                self.unnamed.insert(file.contents.digest);
+            }
+            Record::Plan(sent) => {
+                for digest in sent.plan.launch.iter().flat_map(|launch| launch.blobs()) {
+                    self.unnamed.remove(digest);
+                }
+            }
+            // Nothing would ever count or use it.
+            other if !self.unnamed.is_empty() => {
+                return Err(self.bad(&name(other), "a file before it is named by no plan"));
+            }
+            _ => {}
         }
         match &record {
             Record::Header(_) => return Err(self.bad(" (a header)", "it is not the first one")),
@@ -192,7 +221,11 @@ impl Reader {
             left: contents.bytes,
             hasher: blake3::Hasher::new(),
         });
-        Ok(Some(Entry { number, piece: Piece::Record(record) }))
+        Ok(Some(self.entry(Piece::Record(record))))
+    }
+
+    fn entry(&self, piece: Piece) -> Entry {
+        Entry { number: self.number, bytes: self.line.len(), piece }
     }
 
     /// Reads the next line, and compares it with its digest. False at the end.
@@ -204,6 +237,8 @@ impl Reader {
         if self.line.is_empty() {
             return Ok(false);
         }
+        let left = self.left.checked_sub(self.line.len() as u64);
+        self.left = left.ok_or(BadExport::Large(self.most))?;
         self.number += 1;
         if self.line.last() != Some(&b'\n') {
             return Err(match self.line.len() > MOST_LINE {

@@ -130,7 +130,7 @@ impl Limits {
     }
 
     /// Most bytes that `packed` bytes may unpack to.
-    pub(super) fn unpacked(&self, packed: u64) -> u64 {
+    pub fn unpacked(&self, packed: u64) -> u64 {
         let ratio = FREE_UNPACKED.saturating_add(packed.saturating_mul(self.max_ratio));
         ratio.min(self.max_decompressed_bytes)
     }

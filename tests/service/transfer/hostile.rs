@@ -2,13 +2,16 @@
 
 use super::*;
 
+/// Held by tests that look at the memory of the process.
+static MEMORY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test]
 async fn an_import_that_was_killed_is_done_again() {
     let from = world().await;
     let path = exported(&from.service, everything(), from.folder.path(), "a").await;
     let to = World::new().await;
     // As a process that is killed leaves it: some of the records are in the store.
-    let mut reader = Reader::open(&path).unwrap();
+    let mut reader = Reader::open(&path, u64::MAX).unwrap();
     let mut some = 0;
     while let Some(entry) = reader.next_entry().unwrap() {
         match entry.piece {
@@ -138,6 +141,8 @@ async fn records_that_nothing_here_could_use_are_refused_by_number() {
         ("job", "/request/problem/op", json!("gemm"), "gemm"),
         ("job", "/request/extra", json!(1), "extra"),
         ("job", "/finished_at", json!(0), "ended before"),
+        ("job", "/finished_at", json!(i64::MAX), "in the future"),
+        ("job", "/created_at", json!(i64::MIN), "before 1970"),
         ("job", "/features/values", json!("AAA="), "whole number"),
         ("trial", "/trial/job", json!("another"), "stand before it"),
         ("trial", "/trial/state", json!({"pruned_by": "rank"}), "not tried"),
@@ -178,6 +183,7 @@ async fn records_that_nothing_here_could_use_are_refused_by_number() {
 /// 100,000 trials go out and come in; what is held at a time is pages and pieces of them.
 #[tokio::test]
 async fn a_hundred_thousand_trials_take_little_memory() {
+    let _alone = MEMORY.lock().await;
     const JOBS: u32 = 4;
     const EACH: u32 = 25_000;
     let from = World::new().await;
@@ -215,6 +221,86 @@ async fn a_hundred_thousand_trials_take_little_memory() {
     let grown = resident().saturating_sub(before);
     // As text they are several times as much.
     assert!(grown < 48 << 20, "{grown} bytes more");
+}
+
+/// Whoever makes an export chooses how long its records are.
+#[tokio::test]
+async fn long_records_are_not_gathered_and_bombs_are_not_unpacked() {
+    let _alone = MEMORY.lock().await;
+    let from = world().await;
+    let path = exported(&from.service, Selection::default(), from.folder.path(), "a").await;
+    let whole = lines(&path);
+    let kind = |line: &String, kind: &str| line.starts_with(&format!("{{\"record\":\"{kind}\""));
+    let job = whole.iter().find(|line| kind(line, "job")).unwrap();
+    let trial = whole.iter().find(|line| kind(line, "trial")).unwrap();
+    let mut long: Value = serde_json::from_str(trial).unwrap();
+    long["trial"]["job"] = serde_json::from_str::<Value>(job).unwrap()["id"].clone();
+    long["trial"]["state"]["timing"]["samples_us"] = json!(vec![1.5; 200_000]);
+    let (long, end) = (
+        long.to_string(),
+        json!({ "record": "end", "files": 0, "plans": 0, "jobs": 1, "trials": 100, "models": 0, "matrices": 0 }),
+    );
+    let mut lines = vec![whole[0].clone(), job.clone()];
+    lines.extend(std::iter::repeat_n(long, 100));
+    lines.push(end.to_string());
+    let file = from.folder.path().join("long");
+    packed(&lines, &file);
+    let to = World::new().await;
+    let before = resident();
+    let report = to.service.import(&file, true).await.unwrap();
+    assert_eq!(report.trials.new, 100);
+    let grown = resident().saturating_sub(before);
+    // All together have 160 MB.
+    assert!(grown < 80 << 20, "{grown} bytes more");
+
+    // What a client sends may unpack to so much for its length; a file of the operator's own to anything.
+    let padded = format!("{job}{}", " ".repeat(15 << 20));
+    let mut lines = vec![whole[0].clone()];
+    lines.extend(std::iter::repeat_n(padded, 5));
+    lines.push(end.to_string().replace("100", "0").replace("\"jobs\":1", "\"jobs\":5"));
+    packed(&lines, &file);
+    let sent = std::fs::read(&file).unwrap();
+    assert!(sent.len() < 1 << 17);
+    let body = futures_util::stream::iter([Ok::<_, String>(bytes::Bytes::from(sent))]);
+    match to.service.import_body(body, None, false).await {
+        Err(ServiceError::TooLarge { message }) => {
+            assert!(message.contains("max_ratio"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(jobs(&to.service).await.is_empty());
+    assert_eq!(to.service.import(&file, false).await.unwrap().jobs.new, 1);
+}
+
+/// Files count in a quota with the plan that names them, and nobody takes what another namespace has by naming its digest.
+#[tokio::test]
+async fn files_come_with_the_plan_that_names_them() {
+    let from = World::new().await;
+    let plan = with_program(&from).await;
+    let path = exported(&from.service, everything(), from.folder.path(), "a").await;
+    let whole = lines(&path);
+    let without: Vec<String> =
+        whole.iter().filter(|line| !line.contains(&plan.id.0)).cloned().collect();
+    let bad = from.folder.path().join("bad");
+    packed(&without, &bad);
+    let to = World::new().await;
+    assert!(refusal(to.service.import(&bad, false).await).contains("named by no plan"));
+    assert!(to.service.store().named_blobs().await.unwrap().is_empty());
+
+    to.service.import(&path, false).await.unwrap();
+    let bare = exported(&from.service, Selection::default(), from.folder.path(), "b").await;
+    let mut renamed = lines(&bare);
+    for line in &mut renamed {
+        *line = line.replace(&plan.id.0, "another");
+    }
+    packed(&renamed, &bare);
+    let other = to.service.on_behalf_of(&Caller::owner(None, "other".parse().unwrap()));
+    // The other plan's id is known in the first namespace.
+    let report = other.import(&bare, false).await.unwrap();
+    assert_eq!((report.plans.new, report.plans.left_out), (1, 1), "{report:?}");
+    assert!(report.left_out[0].contains("another namespace"), "{report:?}");
+    let taken = other.plan(&PlanId("another".to_owned())).await.unwrap();
+    assert!(taken.launch.is_none() && taken.provenance.imported.unwrap().without_program);
 }
 
 /// Bytes of memory that this process has; 0 where that is not told.

@@ -352,6 +352,7 @@ async fn exports_and_imports_keep_to_their_namespace() {
     assert_eq!(lines(&own).len(), 2);
     let again = to.service.import(&path, false).await.unwrap();
     assert_eq!((again.plans.new, again.jobs.new, again.trials.new), (0, 0, 0));
+    assert_eq!((again.plans.left_out, again.jobs.left_out), (all, all));
     assert_eq!(again.matrices.new, all);
     assert!(jobs(&to.service).await.is_empty());
     let theirs = exported(&there, everything(), to.folder.path(), "theirs").await;
