@@ -38,6 +38,8 @@ pub struct Webhook {
     /// The final states of jobs that it is told of.
     pub states: Vec<JobState>,
     pub created_at: Timestamp,
+    /// Nothing is sent before, since so many attempts failed in a row.
+    pub paused_until: Option<Timestamp>,
 }
 
 /// How a delivery stands.

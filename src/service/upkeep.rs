@@ -2,7 +2,7 @@
 
 use super::ingest::UPLOAD_PREFIX;
 use super::retention::Gone;
-use super::{Result, Service};
+use super::{Result, Service, webhooks};
 use crate::domain::Timestamp;
 use crate::store::blobs::sweep;
 use crate::store::{Pruned, Retention};
@@ -84,6 +84,7 @@ impl Service {
             devices: before(keep.devices),
             predicted: before(keep.predicted),
             bundles: before(keep.bundles),
+            deliveries: before(webhooks::WITHIN),
         };
         let rows = self.store.prune(&retention).await?;
         let retained = self.retain().await?;

@@ -31,7 +31,9 @@ pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retain
 pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
-pub use webhooks::{AttemptEnd, Attempted, DueDelivery, Webhooks};
+pub use webhooks::{
+    AttemptEnd, Attempted, DueDelivery, LONGEST_PAUSE, MOST_WAITING, UNPAUSED, Webhooks,
+};
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
@@ -299,6 +301,8 @@ pub struct Retention {
     pub predicted: Timestamp,
     /// Bundles that were built here, and can be built again.
     pub bundles: Timestamp,
+    /// What webhooks were to be told before this time, and have not been, is given up.
+    pub deliveries: Timestamp,
 }
 
 /// How many items upkeep removed.

@@ -24,7 +24,17 @@ pub struct Attempted {
     /// The status of the answer, if there was one.
     pub status: Option<u16>,
     pub end: AttemptEnd,
+    /// For how long the webhook is paused if the attempt failed, in milliseconds; once for the third failure in a row of any of its
+    /// deliveries, twice for the fourth, and so on up to [`LONGEST_PAUSE`] times.
+    pub pause_ms: i64,
 }
+
+/// The longest pause of a webhook, in multiples of the first.
+pub const LONGEST_PAUSE: i64 = 360;
+/// Failures in a row that pause nothing.
+pub const UNPAUSED: i64 = 2;
+/// Most deliveries that wait for a webhook; upkeep gives the oldest up.
+pub const MOST_WAITING: u32 = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptEnd {
@@ -45,7 +55,7 @@ pub trait Webhooks: Send + Sync {
     async fn delete_webhook(&self, id: &WebhookId) -> Result<bool>;
     /// What a webhook was or will be told, newest first. Jobs queue it when they end, in the same transaction.
     async fn deliveries(&self, hook: &WebhookId, page: &PageRequest) -> Result<Page<Delivery>>;
-    /// The oldest due delivery of each webhook except those in `busy`, at most `limit`. Each counts one attempt more, and is due
+    /// The oldest due delivery of each webhook that is not paused except those in `busy`, at most `limit`. Each counts one attempt more, and is due
     /// again at `until` unless its end is recorded: whoever dies while sending it has not lost it.
     async fn claim_deliveries(
         &self,

@@ -14,12 +14,16 @@ pub struct Webhook {
     /// The ends of jobs that it is told of.
     pub states: Vec<JobState>,
     pub created_at: String,
+    /// Nothing is sent before, since attempts failed one after another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<String>,
 }
 
 impl From<webhook::Webhook> for Webhook {
     fn from(hook: webhook::Webhook) -> Self {
         let created_at = hook.created_at.to_rfc3339();
-        Self { id: hook.id, url: hook.url, states: hook.states, created_at }
+        let paused_until = hook.paused_until.map(Timestamp::to_rfc3339);
+        Self { id: hook.id, url: hook.url, states: hook.states, created_at, paused_until }
     }
 }
 

@@ -80,7 +80,7 @@ async fn deliveries_are_claimed_one_for_each_webhook_and_by_one_process() {
     let claimed = store.claim_deliveries(&[], until, 9).await.unwrap();
     assert_eq!(claimed.len(), 2, "the next of each");
     assert!(claimed.iter().all(|one| one.id != first.id));
-    let end = |end| Attempted { status: None, end };
+    let end = |end| Attempted { status: None, end, pause_ms: 0 };
     let again = AttemptEnd::Again(Timestamp(0), "no".to_owned());
     store.delivery_attempted(&first.id, 1, &end(again)).await.unwrap();
     let claimed = store.claim_deliveries(&[], until, 9).await.unwrap();

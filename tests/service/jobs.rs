@@ -172,6 +172,7 @@ async fn a_retry_gets_its_job_whatever_has_gone_since() {
         devices: now,
         predicted: now,
         bundles: now,
+        deliveries: nothing,
     };
     later.store().prune(&old).await.unwrap();
     let again = later.submit(&request(&matrix, 32), key()).await.unwrap();

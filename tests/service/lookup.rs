@@ -156,6 +156,7 @@ async fn without_devices_none_names_the_classes_to_ask_for() {
         devices: now,
         predicted: now,
         bundles: now,
+        deliveries: nothing,
     };
     world.service.store().prune(&old).await.unwrap();
     let service = world.elsewhere("later").await;

@@ -338,6 +338,7 @@ pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
         devices: nothing,
         predicted: nothing,
         bundles: nothing,
+        deliveries: nothing,
     };
     store.prune(&none).await.unwrap();
     let left = store.learned_models(None).await.unwrap();

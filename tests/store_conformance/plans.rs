@@ -261,6 +261,7 @@ pub async fn old_things_are_pruned(harness: &Sqlite) {
         devices: nothing,
         predicted: nothing,
         bundles: nothing,
+        deliveries: nothing,
     };
     assert_eq!(store.prune(&none).await.unwrap(), Default::default());
     let now = Timestamp::now().plus_millis(1000);
@@ -270,6 +271,7 @@ pub async fn old_things_are_pruned(harness: &Sqlite) {
         devices: now,
         predicted: now,
         bundles: now,
+        deliveries: now,
     };
     let pruned = store.prune(&all).await.unwrap();
     assert_eq!((pruned.idempotency_keys, pruned.events, pruned.devices), (1, 2, 1));

@@ -246,6 +246,7 @@ pub async fn a_training_is_cancelled(harness: &Sqlite) {
         devices: old,
         predicted: old,
         bundles: old,
+        deliveries: old,
     };
     store.prune(&none).await.unwrap();
     assert_eq!(stored(&*store, &taken).await.state, JobState::Cancelled);
@@ -348,6 +349,7 @@ pub async fn old_trainings_are_pruned(harness: &Sqlite) {
         devices: nothing,
         predicted: nothing,
         bundles: nothing,
+        deliveries: nothing,
     };
     store.prune(&none).await.unwrap();
     let left = store.trainings(&page(200)).await.unwrap().items;

@@ -41,6 +41,8 @@ const MOST: u32 = 32;
 const AT_ONCE: usize = 8;
 /// How long a claimed delivery is another process's, which is longer than any attempt takes.
 const CLAIMED_FOR: Duration = Duration::from_secs(60);
+/// How long a delivery may wait for its turn, in all.
+pub(super) const WITHIN: Duration = Duration::from_hours(48);
 /// After each failed attempt the time until the next, in multiples of the first: about 22 hours in all if that is ten seconds. After
 /// the last of them it is given up.
 const LATER: [u32; 8] = [1, 3, 12, 60, 360, 1080, 2160, 4320];
@@ -69,7 +71,8 @@ impl Service {
         }
         let key = random::secret().map_err(|error| ServiceError::of_io("a webhook", error))?;
         let secret = send::secret(&key);
-        let hook = Webhook { id: WebhookId::fresh(), url, states, created_at: Timestamp::now() };
+        let created_at = Timestamp::now();
+        let hook = Webhook { id: WebhookId::fresh(), url, states, created_at, paused_until: None };
         self.store.insert_webhook(&hook, &secret, MOST).await?;
         tracing::info!(webhook = %hook.id, "webhook made");
         Ok(MadeWebhook { hook, secret })
@@ -160,7 +163,8 @@ impl Service {
                 tracing::warn!(webhook = %due.hook, delivery = %due.id, why, "a delivery is given up");
             }
         }
-        let end = Attempted { status, end };
+        let pause_ms = i64::try_from(settings.retry.as_millis()).unwrap_or(i64::MAX);
+        let end = Attempted { status, end, pause_ms };
         if let Err(error) = self.store.delivery_attempted(&due.id, due.attempts, &end).await {
             // It is sent once more when the claim ends.
             tracing::warn!(delivery = %due.id, %error, "the end of a delivery was not recorded");

@@ -1,6 +1,6 @@
 //! Removal of old rows, and the revision counter that tells caches when answers may have changed.
 
-use super::{SqliteStore, codec, endings, models};
+use super::{SqliteStore, codec, endings, models, webhooks};
 use crate::domain::Digest;
 use crate::store::{Change, Pruned, Result, Retention, Upkeep};
 use async_trait::async_trait;
@@ -54,10 +54,7 @@ impl Upkeep for SqliteStore {
             .bind(retention.bundles.0)
             .execute(&self.writer)
             .await?;
-        sqlx::query("DELETE FROM deliveries WHERE state <> 'pending' AND ended_at < ?")
-            .bind(retention.events.0)
-            .execute(&self.writer)
-            .await?;
+        webhooks::prune(self, retention).await?;
         let mut pruned = Pruned {
             idempotency_keys: keys.rows_affected(),
             devices: devices.rows_affected(),

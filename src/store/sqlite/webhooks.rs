@@ -4,11 +4,21 @@ use super::{SqliteStore, codec};
 use crate::domain::webhook::{Delivery, DeliveryId, Webhook, WebhookId};
 use crate::domain::{JobId, JobState, Timestamp};
 use crate::store::{
-    AttemptEnd, Attempted, DueDelivery, Page, PageRequest, Result, StoreError, Webhooks,
+    AttemptEnd, Attempted, DueDelivery, LONGEST_PAUSE, MOST_WAITING, Page, PageRequest, Result,
+    Retention, StoreError, UNPAUSED, Webhooks,
 };
 use async_trait::async_trait;
 
 const LIST: &str = "deliveries";
+
+/// The next delivery of each webhook that is neither paused nor in a list.
+pub(super) const DUE: &str = "SELECT due FROM (
+         SELECT (SELECT id FROM deliveries
+                 WHERE hook = webhooks.id AND state = 'pending' AND next_at <= ?1
+                 ORDER BY next_at, id LIMIT 1) AS due
+         FROM webhooks
+         WHERE paused_until <= ?1 AND id NOT IN (SELECT value FROM json_each(?2)))
+     WHERE due IS NOT NULL";
 
 #[derive(sqlx::FromRow)]
 struct WebhookRow {
@@ -16,6 +26,7 @@ struct WebhookRow {
     url: String,
     states: String,
     created_at: i64,
+    paused_until: i64,
 }
 
 impl WebhookRow {
@@ -27,6 +38,8 @@ impl WebhookRow {
             url: self.url,
             states: states.collect::<Result<Vec<JobState>>>()?,
             created_at: Timestamp(self.created_at),
+            paused_until: (self.paused_until > Timestamp::now().0)
+                .then_some(Timestamp(self.paused_until)),
         })
     }
 }
@@ -61,6 +74,44 @@ impl DeliveryRow {
             ended_at: self.ended_at.map(Timestamp),
         })
     }
+}
+
+/// Gives up what waited too long, and of what waits for one webhook all but the newest [`MOST_WAITING`]; forgets what ended long ago.
+pub(super) async fn prune(store: &SqliteStore, retention: &Retention) -> Result<()> {
+    let now = Timestamp::now().0;
+    let hooks: Vec<String> =
+        sqlx::query_scalar("SELECT id FROM webhooks").fetch_all(&store.readers).await?;
+    for hook in hooks {
+        let full: Option<i64> = sqlx::query_scalar(
+            "SELECT created_at FROM deliveries WHERE hook = ? AND state = 'pending'
+             ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+        )
+        .bind(&hook)
+        .bind(MOST_WAITING)
+        .fetch_optional(&store.readers)
+        .await?;
+        for (before, why) in [
+            (Some(retention.deliveries.0), "it waited for its turn for too long"),
+            (full.map(|at| at.saturating_add(1)), "too much waited for this webhook"),
+        ] {
+            let Some(before) = before else { continue };
+            sqlx::query(
+                "UPDATE deliveries SET state = 'failed', ended_at = ?1, error = coalesce(error || '; ', '') || ?2
+                 WHERE hook = ?3 AND state = 'pending' AND created_at < ?4",
+            )
+            .bind(now)
+            .bind(why)
+            .bind(&hook)
+            .bind(before)
+            .execute(&store.writer)
+            .await?;
+        }
+    }
+    sqlx::query("DELETE FROM deliveries WHERE state <> 'pending' AND ended_at < ?")
+        .bind(retention.events.0)
+        .execute(&store.writer)
+        .await?;
+    Ok(())
 }
 
 #[derive(sqlx::FromRow)]
@@ -103,7 +154,7 @@ impl Webhooks for SqliteStore {
 
     async fn webhooks(&self) -> Result<Vec<Webhook>> {
         let rows: Vec<WebhookRow> = sqlx::query_as(
-            "SELECT id, url, states, created_at FROM webhooks WHERE namespace = ?
+            "SELECT id, url, states, created_at, paused_until FROM webhooks WHERE namespace = ?
              ORDER BY created_at DESC, id DESC",
         )
         .bind(self.namespace())
@@ -153,33 +204,30 @@ impl Webhooks for SqliteStore {
         limit: u32,
     ) -> Result<Vec<DueDelivery>> {
         let now = Timestamp::now().0;
-        // Mostly nothing is due, and then nothing is written.
-        let due: Option<i64> = sqlx::query_scalar(
-            "SELECT 1 FROM deliveries WHERE state = 'pending' AND next_at <= ? LIMIT 1",
-        )
-        .bind(now)
-        .fetch_optional(&self.readers)
-        .await?;
-        if due.is_none() {
+        let busy: Vec<&str> = busy.iter().map(|hook| hook.0.as_str()).collect();
+        // Mostly nothing is due, and then nothing is written. One step in an index for each webhook, however much waits for it.
+        let due: Vec<String> = sqlx::query_scalar(DUE)
+            .bind(now)
+            .bind(codec::encode_part("webhooks", &busy)?)
+            .fetch_all(&self.readers)
+            .await?;
+        if due.is_empty() {
             return Ok(Vec::new());
         }
-        let busy: Vec<&str> = busy.iter().map(|hook| hook.0.as_str()).collect();
         let mut tx = self.begin().await?;
         let rows: Vec<DueRow> = sqlx::query_as(
             "UPDATE deliveries SET attempts = attempts + 1, next_at = ?1
              WHERE id IN (
-                 SELECT id FROM (
-                     SELECT id, next_at, row_number() OVER (PARTITION BY hook ORDER BY next_at, id) AS place
-                     FROM deliveries WHERE state = 'pending' AND next_at <= ?2
-                         AND hook NOT IN (SELECT value FROM json_each(?3)))
-                 WHERE place = 1 ORDER BY next_at LIMIT ?4)
+                 SELECT id FROM deliveries
+                 WHERE id IN (SELECT value FROM json_each(?3)) AND state = 'pending' AND next_at <= ?2
+                 ORDER BY next_at, id LIMIT ?4)
              RETURNING id, hook, body, attempts,
                  (SELECT url FROM webhooks WHERE webhooks.id = deliveries.hook) AS url,
                  (SELECT secret FROM webhooks WHERE webhooks.id = deliveries.hook) AS secret",
         )
         .bind(until.0)
         .bind(now)
-        .bind(codec::encode_part("webhooks", &busy)?)
+        .bind(codec::encode_part("deliveries", &due)?)
         .bind(i64::from(limit))
         .fetch_all(&mut *tx)
         .await?;
@@ -223,6 +271,31 @@ impl Webhooks for SqliteStore {
         .bind(i64::from(attempts))
         .execute(&mut *tx)
         .await?;
+        match end.end {
+            AttemptEnd::Delivered => {
+                sqlx::query(
+                    "UPDATE webhooks SET failures = 0, paused_until = 0
+                     WHERE id = (SELECT hook FROM deliveries WHERE id = ?) AND failures > 0",
+                )
+                .bind(&id.0)
+                .execute(&mut *tx)
+                .await?;
+            }
+            AttemptEnd::Again(..) | AttemptEnd::GivenUp(_) => {
+                sqlx::query(
+                    "UPDATE webhooks SET failures = failures + 1,
+                         paused_until = ?2 + ?3 * min(max(failures + 1 - ?4, 0), ?5)
+                     WHERE id = (SELECT hook FROM deliveries WHERE id = ?1)",
+                )
+                .bind(&id.0)
+                .bind(Timestamp::now().0)
+                .bind(end.pause_ms)
+                .bind(UNPAUSED)
+                .bind(LONGEST_PAUSE)
+                .execute(&mut *tx)
+                .await?;
+            }
+        }
         tx.commit([]).await
     }
 }

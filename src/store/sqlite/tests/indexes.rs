@@ -4,6 +4,7 @@ use crate::domain::{DeviceClass, DeviceId, Digest, JobState, WorkKind};
 use crate::store::JobFilter;
 use crate::store::sqlite::{
     SqliteStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,
+    webhooks,
 };
 use sqlx::{AssertSqlSafe, Row};
 
@@ -108,6 +109,7 @@ async fn check(store: &SqliteStore) {
         steps
     };
     one(jobs::COUNTS, &["USING COVERING INDEX jobs_by_"]).await;
+    one(webhooks::DUE, &["USING COVERING INDEX deliveries_due (hook=? AND next_at<?)"]).await;
     one(jobs::OWN_COUNTS, &["SEARCH jobs USING COVERING INDEX jobs_by_state (namespace=?)"]).await;
     let story = one(events::STORY, &["SEARCH events USING INDEX events_told (job=?)"]).await;
     assert!(!story.contains("B-TREE"), "{story}");
