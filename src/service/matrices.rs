@@ -43,6 +43,7 @@ impl Service {
         if self.store.is_held(digest).await? {
             return Ok(());
         }
+        self.store.settle().await?;
         self.inner.drawings.forget(digest);
         self.inner.blobs.delete(digest).await?;
         Ok(())

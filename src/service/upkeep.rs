@@ -133,6 +133,8 @@ impl Service {
         if named.is_empty() {
             return Ok(0);
         }
+        // Nor may what is not named any more be named again after a loss of power.
+        self.store.settle().await?;
         trash.retain(|digest| named.contains(digest));
         Ok(self.inner.blobs.empty_trash(trash, age).await?)
     }

@@ -328,6 +328,9 @@ pub trait Upkeep: Send + Sync {
     async fn revision(&self) -> Result<u64>;
     /// Fails if nothing can be written, which SQLite tells only at a write. Changes nothing.
     async fn check_writable(&self) -> Result<()>;
+    /// Returns when what was committed survives a loss of power, whatever the store does so with each commit. To be asked before a file
+    /// is removed that the store named until then: otherwise the name might come back, and its file not.
+    async fn settle(&self) -> Result<()>;
     /// The store's own id, which never changes.
     async fn id(&self) -> Result<String>;
     /// Ends the connections, and writes to the files what is still beside them; nothing may be asked of the store

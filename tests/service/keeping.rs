@@ -158,3 +158,27 @@ async fn a_repair_forgets_no_matrix_that_a_server_takes_in_meanwhile() {
     world.service.matrix(&digest).await.unwrap();
     world.service.spy_png(&digest, 32).await.unwrap();
 }
+
+/// The deletion of a name that is not on the disk yet may be undone by a loss of power, and its file would be gone.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_matrix_keeps_its_file_until_its_deletion_is_on_the_disk() {
+    let world = World::new().await;
+    let matrix = world.upload(&tridiagonal(9)).await.matrix;
+    let (store, blobs) = place(&world);
+    let mut log = store.into_os_string();
+    log.push("-wal");
+    let log = PathBuf::from(log);
+    let aside = log.with_extension("aside");
+    // The database has it open; who opens it by name now fails.
+    std::fs::rename(&log, &aside).unwrap();
+    std::os::unix::fs::symlink(&log, &log).unwrap();
+    let refused = world.service.delete_matrix(&matrix.digest).await.unwrap_err();
+    assert!(format!("{refused:?}").contains("could not be synced"), "{refused:?}");
+    assert!(blob(&blobs, &matrix.digest).exists());
+    std::fs::remove_file(&log).unwrap();
+    std::fs::rename(&aside, &log).unwrap();
+    let other = world.upload(&tridiagonal(11)).await.matrix;
+    world.service.delete_matrix(&other.digest).await.unwrap();
+    assert!(!blob(&blobs, &other.digest).exists());
+}

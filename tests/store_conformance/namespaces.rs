@@ -232,6 +232,7 @@ pub async fn webhooks_hear_of_their_own(harness: &Sqlite) {
         url: url.to_owned(),
         states: vec![JobState::Failed],
         created_at: Timestamp(1),
+        paused_until: None,
     };
     let (ours, theirs) = (hook("http://a"), hook("http://b"));
     a.insert_webhook(&ours, "s", 1).await.unwrap();

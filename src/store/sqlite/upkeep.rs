@@ -2,7 +2,7 @@
 
 use super::{SqliteStore, codec, endings, models, webhooks};
 use crate::domain::Digest;
-use crate::store::{Change, Pruned, Result, Retention, Upkeep};
+use crate::store::{Change, Pruned, Result, Retention, StoreError, Upkeep};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use std::collections::HashSet;
@@ -129,6 +129,21 @@ impl Upkeep for SqliteStore {
         // Rolled back when it is dropped.
         sqlx::query("UPDATE store_id SET id = id").execute(&mut *tx).await?;
         Ok(())
+    }
+
+    /// What is not in the write-ahead log any more was synced when it was moved into the database file.
+    async fn settle(&self) -> Result<()> {
+        let mut log = self.file.as_os_str().to_owned();
+        log.push("-wal");
+        let sync = move || match std::fs::File::open(&log) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            opened => opened?.sync_data(),
+        };
+        let synced = tokio::task::spawn_blocking(sync).await.map_err(std::io::Error::other);
+        synced.flatten().map_err(|error| {
+            let what = format!("the write-ahead log could not be synced: {error}");
+            StoreError::Backend(std::io::Error::new(error.kind(), what).into())
+        })
     }
 
     async fn id(&self) -> Result<String> {
