@@ -34,12 +34,10 @@ fn every_target_takes_its_seeds_and_their_ruins() {
 }
 
 #[test]
-fn every_target_is_a_binary_of_the_fuzz_package() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest = std::fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
-    for (name, _) in targets::TARGETS {
-        assert!(manifest.contains(&format!("name = \"{name}\"\n")), "fuzz/Cargo.toml: {name}");
-        let text = std::fs::read_to_string(root.join(format!("fuzz/fuzz_targets/{name}.rs")));
-        assert!(text.unwrap().contains(&format!("sparsetune_fuzz::{name}(data)")), "{name}");
+fn every_folder_of_seeds_is_a_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert!(targets::TARGETS.iter().any(|(known, _)| *known == name), "{name:?}");
     }
 }

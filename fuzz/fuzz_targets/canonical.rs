@@ -1,4 +1,0 @@
-//! Fuzzes `canonical` of the table in `src/lib.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sparsetune_fuzz::canonical(data));

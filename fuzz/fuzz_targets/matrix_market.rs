@@ -1,4 +1,0 @@
-//! Fuzzes `matrix_market` of the table in `src/lib.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sparsetune_fuzz::matrix_market(data));
