@@ -210,3 +210,50 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     let files = LocalBlobs::open(&Path::new(&poor).join("blobs")).unwrap();
     assert_eq!(files.all().unwrap(), []);
 }
+
+/// Its plan names any file it likes: there is no lowering that the importing service could compare it with.
+#[tokio::test]
+async fn a_plan_from_elsewhere_reads_no_file_that_it_did_not_bring() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (mine, theirs, data) = (at("mine.mtx"), at("theirs.mtx"), at("data"));
+    succeeded(&["generate", "poisson2d:nx=12,ny=11,seed=3", "-o", &mine]);
+    succeeded(&["generate", "poisson2d:nx=13,ny=11,seed=3", "-o", &theirs]);
+    let tuned = succeeded(&[
+        "tune", &mine, "--n", "8", "--device", "cpu", "--top-k", "1", "--data", &data, "--json",
+    ]);
+    let id = tuned["plan"]["id"].as_str().unwrap();
+    let store = async |server: &Server| {
+        let body = std::fs::read(&theirs).unwrap();
+        let stored = Client::new().post(format!("{}/v1/matrices", server.url)).body(body);
+        let stored: Value = stored.send().await.unwrap().json().await.unwrap();
+        stored["digest"].as_str().unwrap().to_owned()
+    };
+    // The file of a matrix is named by its digest, which others may know.
+    let digest = store(&Server::start(Path::new(&data))).await;
+    {
+        use sqlx::Connection as _;
+        let database = format!("sqlite:{data}/sparsetune.db");
+        let mut database = sqlx::SqliteConnection::connect(&database).await.unwrap();
+        let launch = json!({"entry": "mine", "source": digest, "cubin": null, "grid": [1, 1, 1], "block": [1, 1, 1],
+            "shared_bytes": 0, "arguments": []});
+        let crafted =
+            sqlx::query("UPDATE plans SET body = json_set(body, '$.launch', json(?)) WHERE id = ?")
+                .bind(launch.to_string())
+                .bind(id)
+                .execute(&mut database)
+                .await;
+        assert_eq!(crafted.unwrap().rows_affected(), 1);
+    }
+    let from = Server::start(Path::new(&data));
+    let path = format!("/v1/plans/{id}/blobs/{digest}");
+    assert_eq!(from.get(&path, &[]).await.status(), 200);
+    let crafted = from.get(&format!("/v1/plans/{id}/bundle"), &[]).await;
+    assert_eq!(crafted.status(), 200);
+    let to = Server::start(&folder.path().join("to"));
+    assert_eq!(store(&to).await, digest);
+    assert_eq!(to.import(crafted.bytes().await.unwrap().to_vec()).await.status(), 201);
+    for header in [("accept", "*/*"), ("if-none-match", "*")] {
+        assert_eq!(to.get(&path, &[header]).await.status(), 404);
+    }
+}

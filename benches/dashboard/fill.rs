@@ -169,6 +169,7 @@ impl Maker<'_> {
             best: None,
             plan: None,
             follow_up: None,
+            priority: 0,
             stopped_by: None,
             error: None,
             attempts: 0,

@@ -9,7 +9,7 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use sparsetune::bundle::Bundle;
-use sparsetune::domain::Digest;
+use sparsetune::domain::{Digest, Namespace};
 use sparsetune::http::{
     Access, App, Attempts, Limits, Metrics, PAGES, PATHS, Pace, Tokens, Without, router,
 };
@@ -114,7 +114,7 @@ async fn served(folder: &Path, secret: Option<&str>) -> (Router, Tokens, String)
         Bundle::from_bytes(bundle.to_vec()).expect("a bundle of ours").plan().device.clone();
     service.register(device).await.expect("a device");
     let hash = secret.map(|secret| *Digest::of(secret.as_bytes()).as_bytes());
-    service.open_ring(hash, false).await.expect("a token");
+    service.open_ring(hash, &Namespace::default(), false).await.expect("a token");
     let tokens = Tokens::new(Arc::clone(service.ring()), &[7; 32]);
     let access = Access {
         tokens: tokens.clone(),

@@ -14,7 +14,8 @@ pub async fn of(config: &Config, service: &Service) -> anyhow::Result<Access> {
     let server = &config.server;
     // Invalid tokens were refused with the configuration.
     let hashes = server.tokens.iter().filter_map(|token| token.hash());
-    service.open_ring(hashes.map(|hash| *hash.as_bytes()), server.insecure).await?;
+    let hashes = hashes.map(|hash| *hash.as_bytes());
+    service.open_ring(hashes, &server.namespace, server.insecure).await?;
     let key = session_key::of(&config.data.dir)?;
     let tokens = Tokens::new(Arc::clone(service.ring()), &key);
     let tokens = tokens.lasting(Duration::from_secs_f64(server.session_s));

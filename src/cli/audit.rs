@@ -43,12 +43,20 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         say(json!({ "items": entries }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = table(&["time", "token", "from", "change", "of", "request"]);
+    let mut table = table(&["time", "namespace", "token", "from", "change", "of", "request"]);
     for entry in entries {
         let text = |text: Option<String>| text.unwrap_or_default();
         let (token, peer) = (text(entry.token), text(entry.peer));
         let (subject, request) = (text(entry.subject), text(entry.request));
-        table.add_row([entry.at, token, peer, entry.action, subject, request]);
+        table.add_row([
+            entry.at,
+            entry.namespace.to_string(),
+            token,
+            peer,
+            entry.action,
+            subject,
+            request,
+        ]);
     }
     say(table)?;
     Ok(ExitCode::SUCCESS)

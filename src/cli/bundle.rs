@@ -101,7 +101,7 @@ where
     match data {
         None => work(&server.client()?).await,
         Some(data) => {
-            let local = Local::without_devices(&data).await?;
+            let local = Local::without_devices(&data, None).await?;
             local.carry(async |local, _| work(&local.client).await).await
         }
     }

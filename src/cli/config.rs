@@ -3,8 +3,8 @@
 mod layers;
 mod sanity;
 
-use crate::domain::Clock;
 use crate::domain::retention::{Rule, Rules};
+use crate::domain::{Clock, Namespace};
 use crate::fence::Fence;
 use crate::service::webhooks::address::Network;
 use crate::store::Synchronous;
@@ -41,6 +41,7 @@ pub struct Config {
 pub struct Server {
     pub listen: SocketAddr,
     pub tokens: Vec<Token>,
+    pub namespace: Namespace,
     pub insecure: bool,
     pub session_s: f64,
     pub wrong_tokens_per_min: u32,

@@ -5,6 +5,7 @@ use super::assemble;
 use super::client::Client;
 use super::config::Config;
 use super::serve::{self, Running};
+use crate::domain::{Caller, Namespace};
 use crate::environment::random;
 use crate::service::Service;
 use anyhow::Context;
@@ -42,6 +43,8 @@ impl InHand {
 /// A running server and a client that knows its token.
 pub struct Local {
     pub client: Client,
+    /// In the namespace of the command.
+    service: Service,
     shutdown: CancellationToken,
     running: Running,
     /// Removed on drop, after everything that writes to it has ended.
@@ -50,7 +53,11 @@ pub struct Local {
 
 impl Local {
     /// Serves `data` or a temporary folder, with one device or (`auto`) with all; returns once they are open.
-    pub async fn start(data: Option<PathBuf>, device: &str) -> anyhow::Result<Self> {
+    pub async fn start(
+        data: Option<PathBuf>,
+        device: &str,
+        namespace: Option<&Namespace>,
+    ) -> anyhow::Result<Self> {
         let folder = match &data {
             Some(_) => None,
             None => {
@@ -61,13 +68,16 @@ impl Local {
         let data = data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
         let token = fresh_token()?;
         let data = data.context("there is no folder to work in")?;
-        Self::serve(&config(data, &[device], &token)?, token, folder).await
+        Self::serve(&config(data, &[device], &token, namespace)?, token, folder).await
     }
 
     /// Serves an existing folder, without devices.
-    pub async fn without_devices(data: &Path) -> anyhow::Result<Self> {
+    pub async fn without_devices(
+        data: &Path,
+        namespace: Option<&Namespace>,
+    ) -> anyhow::Result<Self> {
         let token = fresh_token()?;
-        let config = config(data, &[], &token)?;
+        let config = config(data, &[], &token, namespace)?;
         let store = config.data.store();
         anyhow::ensure!(
             store.is_file(),
@@ -89,7 +99,9 @@ impl Local {
             serve::start(config, shutdown.clone(), |service, stop| workers.loops(service, stop))
                 .await?;
         let client = Client::new(&format!("http://{}", running.address), Some(token))?;
-        let local = Self { client, shutdown, running, _folder: folder };
+        let owner = Caller::owner(None, config.server.namespace.clone());
+        let service = running.service.on_behalf_of(&owner);
+        let local = Self { client, service, shutdown, running, _folder: folder };
         match opening.verdict().await {
             Ok(()) => Ok(local),
             Err(error) => {
@@ -100,7 +112,7 @@ impl Local {
     }
 
     pub fn service(&self) -> &Service {
-        &self.running.service
+        &self.service
     }
 
     /// Starts to run trainings in the background.
@@ -153,10 +165,15 @@ impl Local {
     }
 }
 
-fn config(data: &Path, devices: &[&str], token: &str) -> anyhow::Result<Config> {
+fn config(
+    data: &Path,
+    devices: &[&str],
+    token: &str,
+    namespace: Option<&Namespace>,
+) -> anyhow::Result<Config> {
     let data = data.to_str().context("the data folder's name is not UTF-8")?;
     let devices: Vec<Value> = devices.iter().map(|device| Value::from(*device)).collect();
-    let flags: [(&str, Value); 8] = [
+    let mut flags: Vec<(&str, Value)> = vec![
         ("server.listen", "127.0.0.1:0".into()),
         ("server.tokens", vec![Value::from(token)].into()),
         ("data.dir", data.into()),
@@ -168,6 +185,8 @@ fn config(data: &Path, devices: &[&str], token: &str) -> anyhow::Result<Config> 
         // Background work would interfere with the command.
         ("learning.retrain_trials", 0.into()),
     ];
+    // Else that of the environment, or the default one.
+    flags.extend(namespace.map(|namespace| ("server.namespace", namespace.as_str().into())));
     Ok(Config::load(None, &flags)?)
 }
 

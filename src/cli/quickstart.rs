@@ -35,7 +35,7 @@ pub async fn run(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     if !args.json {
         say("Starting a server on loopback, with a temporary folder ...")?;
     }
-    let local = Local::start(None, &args.device).await?;
+    let local = Local::start(None, &args.device, None).await?;
     local
         .carry(async |local, job| walk(&local.client, &args, job).await.map(|()| ExitCode::SUCCESS))
         .await

@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::show::table;
 use super::{ServerArgs, say, serve};
-use crate::domain::{AuditEntry, Scopes, TokenLimits, TokenName};
+use crate::domain::{AuditEntry, Namespace, Scopes, TokenLimits, TokenName};
 use crate::service::{NewToken, Service};
 use crate::wire::{MadeToken, Token, TokenRequest};
 use anyhow::{Context, bail};
@@ -50,6 +50,13 @@ enum Action {
         /// value. Can be given several times
         #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
         limits: Vec<(String, serde_json::Value)>,
+        /// To whom it belongs: matrices, jobs and plans of other namespaces are not seen with it. Unless given, that of the token that
+        /// makes it
+        #[arg(long)]
+        namespace: Option<Namespace>,
+        /// Lookups of other namespaces may be answered with plans that it measured, as long as it is in force
+        #[arg(long)]
+        share_plans: bool,
         /// Write it to a file that only its owner can read, instead of printing it
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -60,6 +67,9 @@ enum Action {
     Revoke {
         #[arg(required = true)]
         names: Vec<TokenName>,
+        /// Of another namespace than one's own
+        #[arg(long)]
+        namespace: Option<Namespace>,
     },
 }
 
@@ -122,18 +132,21 @@ pub async fn folder(config: Option<&Path>, data: Option<&Path>) -> anyhow::Resul
     let config = Config::load(config, &flags)?;
     let (service, _) = serve::open(&config).await?;
     let hashes = config.server.tokens.iter().filter_map(|token| token.hash());
-    service.open_ring(hashes.map(|hash| *hash.as_bytes()), config.server.insecure).await?;
+    let hashes = hashes.map(|hash| *hash.as_bytes());
+    service.open_ring(hashes, &config.server.namespace, config.server.insecure).await?;
     Ok(service)
 }
 
 async fn act(place: &Place, action: Action, json: bool) -> anyhow::Result<()> {
     match action {
-        Action::Create { name, scopes, expires, limits, output } => {
+        Action::Create { name, scopes, expires, limits, namespace, share_plans, output } => {
             let asked = TokenRequest {
                 name,
                 scopes: Some(scopes.as_slice().to_vec()),
                 expires_in_s: expires.0.map(|life| life.as_secs()),
                 limits: Some(limited(limits)?),
+                namespace,
+                share_plans: Some(share_plans),
             };
             // Before the token exists: a secret that cannot be written is lost.
             let file = output.as_deref().map(private).transpose()?;
@@ -171,14 +184,14 @@ async fn act(place: &Place, action: Action, json: bool) -> anyhow::Result<()> {
                 false => say(listed(tokens)),
             }
         }
-        Action::Revoke { names } => {
+        Action::Revoke { names, namespace } => {
             for name in &names {
                 match place {
                     Place::Folder(service) => {
-                        service.revoke_token(name).await?;
+                        service.revoke_token(name, namespace.as_ref()).await?;
                         recorded(service, "token revoke", name).await?;
                     }
-                    Place::Server(client) => client.revoke_token(name).await?,
+                    Place::Server(client) => client.revoke_token(name, namespace.as_ref()).await?,
                 }
             }
             match json {
@@ -227,11 +240,12 @@ fn described(token: &Token) -> String {
         .expires_at
         .as_deref()
         .map_or_else(|| "does not expire".to_owned(), |end| format!("expires at {end}"));
-    format!("token {} ({}) {end}", token.name, scopes(token))
+    format!("token {} of {} ({}) {end}", token.name, token.namespace, scopes(token))
 }
 
 fn listed(tokens: Vec<Token>) -> comfy_table::Table {
-    let mut table = table(&["name", "scopes", "made", "expires", "state", "limits"]);
+    let mut table =
+        table(&["name", "namespace", "scopes", "made", "expires", "last used", "state", "limits"]);
     let now = crate::domain::Timestamp::now().to_rfc3339();
     for token in tokens {
         let expired = token.expires_at.as_ref().is_some_and(|end| *end <= now);
@@ -244,8 +258,9 @@ fn listed(tokens: Vec<Token>) -> comfy_table::Table {
         let scopes = scopes(&token);
         let limits = json!(token.limits).to_string().replace(['{', '}', '"'], "");
         let end = token.expires_at.unwrap_or_else(|| "never".to_owned());
-        let name = token.name.to_string();
-        table.add_row([name, scopes, token.created_at, end, state, limits]);
+        let used = token.last_used_at.unwrap_or_else(|| "never".to_owned());
+        let (name, namespace) = (token.name.to_string(), token.namespace.to_string());
+        table.add_row([name, namespace, scopes, token.created_at, end, used, state, limits]);
     }
     table
 }

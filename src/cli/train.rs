@@ -65,7 +65,7 @@ pub async fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         json: args.json,
     };
     if let Some(data) = &args.data {
-        let local = Local::without_devices(data).await?;
+        let local = Local::without_devices(data, None).await?;
         local.train();
         let done = async |local: &Local, job: &InHand| {
             order.carry(&local.client, Some(local.service()), job).await

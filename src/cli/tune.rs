@@ -7,7 +7,7 @@ use super::follow::{Show, follow};
 use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{explain, say, show};
-use crate::domain::Digest;
+use crate::domain::{Digest, Namespace};
 use crate::usage::Place;
 use crate::wire::{Plan, Trial};
 use anyhow::Context;
@@ -26,6 +26,9 @@ pub struct TuneArgs {
     /// Keep matrix and plan in this data folder; otherwise they are discarded
     #[arg(long)]
     data: Option<PathBuf>,
+    /// Keep them in this namespace of the data folder; `default` unless given, here or as SPARSETUNE_SERVER__NAMESPACE
+    #[arg(long, requires = "data")]
+    namespace: Option<Namespace>,
     /// Write the plan as a bundle, a file that runs without a server
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
@@ -40,7 +43,8 @@ pub struct TuneArgs {
 pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     args.problem.problem()?;
     anyhow::ensure!(args.file.is_file(), "{}: file not found", args.file.display());
-    let local = Local::start(args.data.clone(), &args.problem.device).await?;
+    let local =
+        Local::start(args.data.clone(), &args.problem.device, args.namespace.as_ref()).await?;
     local
         .carry(async |local, job| tune(&local.client, &args, job).await.map(|()| ExitCode::SUCCESS))
         .await

@@ -18,7 +18,8 @@ pub enum Scope {
     Tune,
     /// Read the metrics.
     Metrics,
-    /// Everything, with what concerns all users: tokens, models, the quarantine, the audit log.
+    /// Everything in the token's namespace, with its tokens, webhooks and audit log. In the namespace `default`, that of who runs the
+    /// service, also what concerns all: tokens of every namespace, models, the quarantine, the metrics.
     Admin,
 }
 
@@ -203,7 +204,8 @@ impl TokenName {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenLimits {
-    /// Bytes of the matrices that it has stored, as [`super::Matrix::charged_bytes`] counts them.
+    /// Bytes of the matrices that it has stored, as [`super::Matrix::charged_bytes`] counts them, and of the programs, arrays and bundles of
+    /// its plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
     /// Matrices that it has stored.
@@ -260,6 +262,11 @@ impl TokenLimits {
         self.max_priority.unwrap_or(0)
     }
 
+    /// Whether it may use as much as there is.
+    pub fn bounds_nothing(&self) -> bool {
+        Self { max_priority: None, ..self.clone() } == Self::default()
+    }
+
     /// Those of who owns the server.
     pub fn owners() -> Self {
         Self { max_priority: Some(*Self::PRIORITIES.end()), ..Self::default() }
@@ -300,6 +307,10 @@ pub struct Token {
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
     pub limits: TokenLimits,
+    /// Whether lookups of other namespaces may be answered with measured plans that it made. It holds while the token is in force.
+    pub share_plans: bool,
+    /// The hour in which it was last used; `None` if it was not, or nobody has noted it yet.
+    pub last_used_at: Option<Timestamp>,
 }
 
 impl Token {

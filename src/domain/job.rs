@@ -206,6 +206,9 @@ pub struct Job {
     /// The job that measures what this job's plan predicts, requested by `search.measure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_up: Option<JobId>,
+    /// Jobs of a higher one come first.
+    #[serde(default)]
+    pub priority: i32,
     pub stopped_by: Option<StoppedBy>,
     /// Why it failed, for the client.
     pub error: Option<String>,

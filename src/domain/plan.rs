@@ -22,6 +22,13 @@ impl PlanId {
     pub fn fresh() -> Self {
         Self(uuid::Uuid::now_v7().to_string())
     }
+
+    /// The id that a text determines.
+    pub fn derived(text: &str) -> Self {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&Digest::of(text.as_bytes()).as_bytes()[..16]);
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string())
+    }
 }
 
 impl fmt::Display for PlanId {

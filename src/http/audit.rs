@@ -2,6 +2,7 @@
 //! closes meanwhile; admins read it.
 
 use super::App;
+use super::behalf::OnBehalf;
 use super::clients;
 use super::edge::REQUEST_ID;
 use super::error::Problem;
@@ -64,7 +65,7 @@ async fn recorded(app: App, request: Request, next: Next) -> Result<Response, Bo
     let (signed_in, made) = answer.as_ref().map_or((None, None), told);
     let caller: Option<Caller> = caller.or(signed_in);
     if let Some(caller) = caller.filter(|_| changed) {
-        let service = app.service.on_behalf_of(&caller);
+        let service = app.whole.on_behalf_of(&caller);
         let entry = AuditEntry {
             peer: peer.map(|peer| peer.to_string()),
             request: id,
@@ -108,7 +109,7 @@ pub struct AuditQuery {
 }
 
 pub async fn list(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<Page<wire::AuditEntry>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;

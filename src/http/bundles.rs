@@ -1,19 +1,19 @@
 //! Bundles: a plan as one file, whole or in part, and taking one in.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::etag;
 use super::extract::{Path, Query};
 use super::upload::Upload;
 use crate::bundle::Values;
-use crate::domain::{Caller, PlanId};
+use crate::domain::PlanId;
 use crate::service::{ReadyBundle, ServiceError};
 use crate::wire::{KeptBundle, Plan};
+use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -53,7 +53,7 @@ const FOR_EVER: &str = "private, max-age=86400, immutable";
 const CHUNK: usize = 256 << 10;
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<PlanId>,
     Query(query): Query<BundleQuery>,
     headers: HeaderMap,
@@ -98,7 +98,7 @@ pub async fn show(
 
 /// Builds a plan's bundle and stores it, so that it is there for later requests.
 pub async fn keep(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<PlanId>,
     Query(query): Query<BundleQuery>,
 ) -> Result<Response, Problem> {
@@ -115,15 +115,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Takes in a bundle that another service made.
-pub async fn import(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let service = app.service.on_behalf_of(&caller);
+pub async fn import(OnBehalf(app): OnBehalf, request: Request) -> Result<Response, Problem> {
     let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
-    let imported = upload.run(|body| service.import_bundle(body, coding)).await?;
+    let imported = upload.run(|body| app.service.import_bundle(body, coding)).await?;
     let status = if imported.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/plans/{}", imported.plan.id);
     let body = Json(Plan::from(imported.plan));

@@ -1,6 +1,6 @@
 //! Devices: the hardware that the workers of this store use.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::Problem;
 use super::extract::{Path, Query};
 use super::page::page_request;
@@ -8,7 +8,6 @@ use crate::domain::{DeviceClass, QuarantineId};
 use crate::service::{DeviceStatus, Quarantined};
 use crate::wire::{self, Devices, WorkerDevice};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 
@@ -50,13 +49,13 @@ pub struct QuarantineQuery {
     cursor: Option<String>,
 }
 
-pub async fn list(State(app): State<App>) -> Result<Json<Devices>, Problem> {
+pub async fn list(OnBehalf(app): OnBehalf) -> Result<Json<Devices>, Problem> {
     let devices = app.service.devices().await?;
     Ok(Json(Devices { items: devices.into_iter().map(WorkerDevice::from).collect() }))
 }
 
 pub async fn quarantine(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<QuarantineQuery>,
 ) -> Result<Json<wire::Page<wire::Quarantined>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;
@@ -65,7 +64,7 @@ pub async fn quarantine(
 
 /// Lets later searches try the candidate again. Answers 204.
 pub async fn lift(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<QuarantineId>,
 ) -> Result<StatusCode, Problem> {
     app.service.lift_quarantine(&id).await?;

@@ -316,6 +316,8 @@ mod tests {
             expires_at: None,
             revoked_at: None,
             limits: TokenLimits::default(),
+            share_plans: false,
+            last_used_at: None,
         };
         let access = access([StoredToken { token: admin, hash: Digest::of(token.as_bytes()) }]);
         let plain = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

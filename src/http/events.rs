@@ -1,6 +1,6 @@
 //! A job's events as server-sent events: resumable by number, ended by the final event or by shutdown.
 
-use super::App;
+use super::behalf::{OnBehalf, Served};
 use super::clients::{Client, Place};
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
@@ -8,14 +8,12 @@ use super::metrics::Open;
 use crate::domain::{Caller, Event, JobId};
 use crate::service::{Ring, ServiceError};
 use crate::wire;
-use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use std::convert::Infallible;
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +47,7 @@ fn number(parameter: &str, given: Option<u64>) -> Result<u64, Problem> {
 }
 
 pub async fn stream(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<JobId>,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
@@ -65,13 +63,11 @@ pub async fn stream(
         // EventSource reconnects when a stream ends; 204 tells it that no more events will follow.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let caller = extensions.get::<Caller>().cloned();
-    Ok(sse(&app, place, caller, stream::iter(first).chain(events).map(frame)))
+    Ok(sse(&app, place, stream::iter(first).chain(events).map(frame)))
 }
 
 /// Ends once the caller would not be admitted any more: a stream may be open for longer than its token is in force.
-async fn lapsed(ring: Arc<Ring>, caller: Option<Caller>, look: Duration) {
-    let Some(caller) = caller else { return pending().await };
+async fn lapsed(ring: Arc<Ring>, caller: Caller, look: Duration) {
     let token = ring.of_caller(&caller);
     while ring.still_admits(token.as_deref()) {
         tokio::time::sleep(look).await;
@@ -80,13 +76,13 @@ async fn lapsed(ring: Arc<Ring>, caller: Option<Caller>, look: Duration) {
 
 /// Sends frames until there are no more, the caller's token ends, or the server stops.
 fn sse(
-    app: &App,
+    app: &Served,
     place: Place,
-    caller: Option<Caller>,
     frames: impl Stream<Item = Result<Frame, Infallible>> + Send + 'static,
 ) -> Response {
     let open = Open::event_stream();
-    let lapsed = lapsed(Arc::clone(app.service.ring()), caller, app.limits.sse_keep_alive);
+    let ring = Arc::clone(app.service.ring());
+    let lapsed = lapsed(ring, app.caller.clone(), app.limits.sse_keep_alive);
     let over = app.shutdown.clone().run_until_cancelled_owned(lapsed);
     let frames = frames.take_until(over).inspect(move |_| {
         // Held by the stream as long as a client reads it.

@@ -11,7 +11,7 @@ use super::error::{Kind, Problem};
 use super::scopes;
 use super::server::Reserved;
 use super::session::{Tokens, cookies};
-use crate::domain::{Caller, Timestamp};
+use crate::domain::{Caller, Namespace, Timestamp};
 use crate::service::StoredToken;
 use axum::extract::{MatchedPath, Request};
 use axum::http::uri::Authority;
@@ -73,6 +73,7 @@ impl Access {
             }
             None => by_cookie(&self.tokens, request)?,
         };
+        self.tokens.note_use(&found.hash);
         Ok(Some(Caller::from(&found.token)))
     }
 
@@ -101,6 +102,16 @@ impl Access {
             (Some(caller), Some(scope)) if !caller.scopes.permit(scope) => {
                 let scopes = &caller.scopes;
                 let detail = format!("this needs the scope `{scope}`; the token has {scopes}");
+                Err(Problem::new(Kind::MissingScope, detail).with("scope", Some(scope.name())))
+            }
+            (Some(caller), Some(scope))
+                if !caller.is_operators()
+                    && route.is_some_and(|r| scopes::of_all(request.method(), r.as_str())) =>
+            {
+                let detail = format!(
+                    "this concerns all namespaces, and needs a token of the namespace {}",
+                    Namespace::default()
+                );
                 Err(Problem::new(Kind::MissingScope, detail).with("scope", Some(scope.name())))
             }
             _ => Ok(caller),

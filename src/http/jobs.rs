@@ -1,20 +1,19 @@
 //! Jobs: submission, progress, cancellation.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
 use crate::domain::{
-    Caller, Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy,
-    Work, WorkKind,
+    Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy, Work,
+    WorkKind,
 };
 use crate::service::JobFilter;
 use crate::wire::{self, Page};
-use axum::extract::State;
+use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use serde::Deserialize;
 
 /// The request for a job.
@@ -122,15 +121,13 @@ pub fn answer(status: StatusCode, work: Work) -> Response {
 }
 
 pub async fn submit(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
+    OnBehalf(app): OnBehalf,
     headers: HeaderMap,
     JsonBody(body): JsonBody<JobIn>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
     let priority = body.priority.unwrap_or(0);
-    let service = app.service.on_behalf_of(&caller);
-    let submitted = service.submit_at(&body.try_into()?, key, priority).await?;
+    let submitted = app.service.submit_at(&body.try_into()?, key, priority).await?;
     Ok(with_work(submitted.job))
 }
 
@@ -157,7 +154,7 @@ pub struct JobsQuery {
 }
 
 pub async fn list(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<JobsQuery>,
 ) -> Result<Json<Page<wire::Work>>, Problem> {
     let kind = match query.kind {
@@ -184,12 +181,12 @@ fn check_filter(filter: &JobFilter) -> Result<(), Problem> {
 }
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<JobId>,
 ) -> Result<Json<wire::Work>, Problem> {
     Ok(Json(app.service.work(&id).await?.into()))
 }
 
-pub async fn cancel(State(app): State<App>, Path(id): Path<JobId>) -> Result<Response, Problem> {
+pub async fn cancel(OnBehalf(app): OnBehalf, Path(id): Path<JobId>) -> Result<Response, Problem> {
     Ok(with_work(app.service.cancel(&id).await?))
 }

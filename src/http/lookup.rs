@@ -1,6 +1,7 @@
-//! Lookup by digest, and the cache that lets it answer without the store: serialised answers by query string.
+//! Lookup by digest, and the cache that lets it answer without the store: serialised answers by query string and namespace.
 
 use super::App;
+use super::behalf::OnBehalf;
 use super::error::Problem;
 use super::etag;
 use super::extract::Query;
@@ -9,13 +10,14 @@ use crate::domain::catalog::operation::Gathered;
 use crate::domain::{Caller, Digest, Grade, L2Policy};
 use crate::service::LookupQuery;
 use crate::wire::Lookup;
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Uri};
 use axum::response::Response;
-use axum::{Extension, Json};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
@@ -250,14 +252,15 @@ impl LookupCache {
 
 /// Takes the whole request, because extractors for headers and query would copy both.
 pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response, Problem> {
-    let query = request.uri().query().unwrap_or_default();
-    let answer = match app.lookups.current(query, moment(&app)) {
+    let asked = (request.uri(), caller(&request)?);
+    let key = key(asked);
+    let answer = match app.lookups.current(&key, moment(&app)) {
         Some(answer) => {
             // The service counts the lookups that reach it; answers from the cache do not.
             app.metrics.count_kept_lookup(answer.grade);
             answer
         }
-        None => renew(&app, (request.uri(), caller(&request)?), query).await?,
+        None => renew(&app, asked, &key).await?,
     };
     Ok(etag::respond(
         request.headers(),
@@ -270,31 +273,37 @@ pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response
 
 /// The same lookup, with what may follow of it: its prediction is stored, and a measuring job queued if the operator permits it.
 pub async fn keep(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     uri: Uri,
-    Extension(caller): Extension<Caller>,
     Query(input): Query<LookupIn>,
 ) -> Result<Json<Lookup>, Problem> {
     let query = LookupQuery::try_from(input)?;
-    let lookup = app.service.on_behalf_of(&caller).lookup_and_keep(&query).await?;
+    let lookup = app.service.lookup_and_keep(&query).await?;
     // The answer to a GET may say that nothing is stored.
-    app.lookups.forget(uri.query().unwrap_or_default());
+    app.lookups.forget(&key((&uri, &app.caller)));
     Ok(Json(Lookup::from(lookup)))
 }
 
 fn moment(app: &App) -> Moment {
-    Moment {
-        epoch: app.service.plans_epoch(),
-        now: Instant::now(),
-        confirmed: app.service.epoch_confirmed(),
-    }
+    let (epoch, confirmed) = app.whole.epoch();
+    Moment { epoch, now: Instant::now(), confirmed }
 }
 
 /// The address with the query, and on whose behalf. The request itself cannot be lent to another thread.
 type Asked<'a> = (&'a Uri, &'a Caller);
 
-async fn renew(app: &App, asked: Asked<'_>, query: &str) -> Result<Answer, Problem> {
-    let Some(slot) = app.lookups.slot(query, moment(app)) else {
+/// What an answer is kept by: the query, and behind it the namespace, since each has answers of its own. The default one's is left out,
+/// so that most lookups allocate nothing; a query has no line's end.
+fn key<'a>((uri, caller): Asked<'a>) -> Cow<'a, str> {
+    let query = uri.query().unwrap_or_default();
+    match caller.is_operators() {
+        true => Cow::Borrowed(query),
+        false => Cow::Owned(format!("{query}\n{}", caller.namespace)),
+    }
+}
+
+async fn renew(app: &App, asked: Asked<'_>, key: &str) -> Result<Answer, Problem> {
+    let Some(slot) = app.lookups.slot(key, moment(app)) else {
         return ask(app, asked).await;
     };
     let _turn = slot.renewal.lock().await;
@@ -308,7 +317,7 @@ async fn renew(app: &App, asked: Asked<'_>, query: &str) -> Result<Answer, Probl
             Ok(answer)
         }
         Err(problem) => {
-            app.lookups.forget(query);
+            app.lookups.forget(key);
             Err(problem)
         }
     }
@@ -319,7 +328,7 @@ async fn ask(app: &App, (uri, caller): Asked<'_>) -> Result<Answer, Problem> {
     let query = LookupQuery::try_from(input)?;
     // Read before the lookup: a plan stored in the meantime makes this answer outdated at once, rather than valid forever.
     let Moment { epoch, now: at, .. } = moment(app);
-    let lookup = app.service.on_behalf_of(caller).lookup(&query).await?;
+    let lookup = app.whole.on_behalf_of(caller).lookup(&query).await?;
     let grade = lookup.grade;
     let body = Lookup::from(lookup).to_json().map_err(Problem::internal)?;
     Ok(Answer { tag: etag::of(&body), body: body.into(), grade, epoch, at })

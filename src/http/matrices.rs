@@ -1,16 +1,16 @@
 //! Matrices: streamed upload, facts, lists, pictures, deletion.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::page::PageQuery;
 use super::upload::Upload;
-use crate::domain::{Caller, Digest};
+use crate::domain::Digest;
 use crate::wire::{Matrix, Page};
-use axum::extract::{Request, State};
+use axum::Json;
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -38,16 +38,14 @@ fn checked_name(name: Option<String>) -> Result<Option<String>, Problem> {
 }
 
 pub async fn upload(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<UploadQuery>,
     request: Request,
 ) -> Result<Response, Problem> {
     let name = checked_name(query.name)?;
-    let service = app.service.on_behalf_of(&caller);
     let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
-    let uploaded = upload.run(|body| service.upload_coded(body, coding, name)).await?;
+    let uploaded = upload.run(|body| app.service.upload_coded(body, coding, name)).await?;
     let status = if uploaded.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/matrices/{}", uploaded.matrix.digest);
     Ok((status, [(header::LOCATION, location)], Json(Matrix::from(uploaded.matrix)))
@@ -55,21 +53,21 @@ pub async fn upload(
 }
 
 pub async fn list(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Matrix>>, Problem> {
     Ok(Json(Page::from(app.service.matrices(&page.request()?).await?)))
 }
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
 ) -> Result<Json<Matrix>, Problem> {
     Ok(Json(app.service.matrix(&digest).await?.into()))
 }
 
 pub async fn remove(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
 ) -> Result<StatusCode, Problem> {
     app.service.delete_matrix(&digest).await?;
@@ -87,7 +85,7 @@ const SPY_SIZE: u32 = 512;
 const SPY_SIZES: std::ops::RangeInclusive<u32> = 16..=2048;
 
 pub async fn spy(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
     Query(query): Query<SpyQuery>,
     headers: HeaderMap,

@@ -3,6 +3,7 @@
 mod accept;
 mod attempts;
 mod audit;
+mod behalf;
 mod body;
 mod bundles;
 mod catalogue;
@@ -51,6 +52,7 @@ pub use server::Server;
 pub use session::Tokens;
 
 use crate::service::Service;
+use behalf::Whole;
 use clients::Places;
 use lookup::LookupCache;
 use std::sync::Arc;
@@ -95,7 +97,7 @@ pub struct Limits {
 pub struct App(Arc<Shared>);
 
 pub struct Shared {
-    service: Service,
+    whole: Whole,
     limits: Limits,
     access: Access,
     metrics: Arc<Metrics>,
@@ -115,7 +117,7 @@ impl App {
         shutdown: CancellationToken,
     ) -> Self {
         Self(Arc::new(Shared {
-            service,
+            whole: Whole::new(service),
             limits,
             access,
             metrics,

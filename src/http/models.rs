@@ -1,7 +1,7 @@
 //! The models that rank candidates: the accuracy of the analytic ones according to their plans, the learned ones, and which
 //! of them are in use.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::etag;
 use super::extract::{Json as JsonBody, MaybeJson, Path, Query};
@@ -13,7 +13,6 @@ use crate::wire::{
     RollBackRequest, WholeModel,
 };
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use serde::Deserialize;
@@ -48,7 +47,7 @@ impl From<ModelStanding> for LearnedModel {
 
 /// The analytic models first, the one with the newest plan before the others; then the learned ones, newest first.
 pub async fn list(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<ModelsQuery>,
 ) -> Result<Json<Models>, Problem> {
     let wanted = |kind, op: &str, class: &DeviceClass| {
@@ -74,7 +73,7 @@ fn unknown(id: &ModelId) -> Problem {
 
 /// A learned model, with its feature importances and the history of its scope.
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<ModelId>,
 ) -> Result<Json<WholeModel>, Problem> {
     let standing = app.service.learned_model(&id).await?;
@@ -88,7 +87,7 @@ pub async fn show(
 
 /// The model's file, for use by another server.
 pub async fn file(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<ModelId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -98,7 +97,7 @@ pub async fn file(
 }
 
 pub async fn activate(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<ModelId>,
     MaybeJson(body): MaybeJson<ActivateRequest>,
 ) -> Result<Json<Activation>, Problem> {
@@ -118,7 +117,7 @@ fn reason(given: Option<String>) -> Result<String, Problem> {
 
 /// Rolls back the newest activation of a scope.
 pub async fn roll_back(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     JsonBody(body): JsonBody<RollBackRequest>,
 ) -> Result<Json<Activation>, Problem> {
     let device_class = app.service.device_class(body.device.as_deref().unwrap_or("auto")).await?;
@@ -135,7 +134,7 @@ pub struct ActivationsQuery {
 
 /// The activations of a scope, newest first.
 pub async fn activations(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<ActivationsQuery>,
 ) -> Result<Json<Activations>, Problem> {
     let scope = Scope { op: query.op, device_class: query.device_class };

@@ -21,15 +21,15 @@ pub async fn healthz() -> Json<Status> {
 /// Ready: the disks have room, database and blobs can be written, and every configured device has opened or failed, with at least
 /// one open.
 pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
-    app.service.ready().await?;
+    app.whole.ready().await?;
     Ok(Json(Status { status: Health::Ready }))
 }
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
-    app.metrics.set_jobs(&app.service.all_job_counts().await?);
-    app.metrics.set_ready(app.service.ready().await.is_ok());
-    let least = app.service.settings().stored.least_free;
-    app.metrics.set_disk(&app.service.disk_free().await?, least);
+    app.metrics.set_jobs(&app.whole.job_counts().await?);
+    app.metrics.set_ready(app.whole.ready().await.is_ok());
+    let (free, least) = app.whole.disk_free().await?;
+    app.metrics.set_disk(&free, least);
     let form = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((form, app.metrics.render()).into_response())
 }

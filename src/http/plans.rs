@@ -1,6 +1,6 @@
 //! Plans: by id and by matrix, and the blobs that they name.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::Problem;
 use super::etag;
 use super::extract::{Path, PathPair, Query};
@@ -9,13 +9,12 @@ use crate::domain::{Digest, PlanId};
 use crate::wire::{Page, Plan};
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
 /// A plan never changes under its id (retuning creates another), so clients may keep it without revalidation.
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<PlanId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -26,7 +25,7 @@ pub async fn show(
 
 /// The newest plan of each problem, device class and cache policy for a matrix.
 pub async fn of_matrix(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
     Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Plan>>, Problem> {
@@ -37,7 +36,7 @@ const FOR_EVER: &str = "private, max-age=86400, immutable";
 
 /// Source, cubin or an array of a plan, streamed from the disk: arrays may be as large as their matrix.
 pub async fn blob(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     PathPair(id, digest): PathPair<PlanId, Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

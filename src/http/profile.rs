@@ -1,18 +1,17 @@
 //! The distributions behind a matrix's features: rows by length, levels by width.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::Problem;
 use super::etag;
 use super::extract::Path;
 use crate::domain::Digest;
 use crate::wire::Profile;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
 /// The digest identifies the content, so the answer changes only with the code that computes it.
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

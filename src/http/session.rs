@@ -56,6 +56,11 @@ impl Tokens {
         self.ring.find(secret)
     }
 
+    /// Notes that a request was admitted with the token of this hash.
+    pub fn note_use(&self, hash: &Digest) {
+        self.ring.note_use(hash, Timestamp::now());
+    }
+
     /// The value of a session for this token that begins now; `None` for an unknown or expired token. It ends with the token at the
     /// latest.
     pub fn session(&self, secret: &[u8]) -> Option<String> {
@@ -146,6 +151,8 @@ mod tests {
                 expires_at: end.map(Timestamp),
                 revoked_at: None,
                 limits: TokenLimits::default(),
+                share_plans: false,
+                last_used_at: None,
             },
         };
         Tokens::new(Arc::new(Ring::of(secrets.iter().map(token))), &[key; 32])

@@ -1,13 +1,12 @@
 //! Trainings: jobs that train models on recorded trials. They are submitted here and served under `/v1/jobs`.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::Problem;
 use super::extract::{Json as JsonBody, given};
 use super::jobs;
 use crate::domain::learned::Scope;
 use crate::domain::training::Activate;
 use crate::domain::{Op, TrainRequest};
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
@@ -28,7 +27,7 @@ pub struct TrainIn {
 /// 202 for a new training; 200 with the existing one if its operation and class are already being trained; 409 if that one
 /// has other parameters.
 pub async fn submit(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     JsonBody(body): JsonBody<TrainIn>,
 ) -> Result<Response, Problem> {
     let device = body.device.as_deref().unwrap_or("auto");

@@ -1,17 +1,17 @@
 //! Exports and imports: what goes to other services, and comes from them.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::Query;
 use super::upload::Upload;
 use crate::domain::transfer::Selection;
-use crate::domain::{Caller, DeviceClass, Digest, Op, Timestamp};
+use crate::domain::{DeviceClass, Digest, Op, Timestamp};
 use crate::wire::ImportReport;
+use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -58,12 +58,10 @@ impl ExportQuery {
 
 /// Streamed as it is made; one that ends without its last record is not complete.
 pub async fn export(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, Problem> {
-    let service = app.service.on_behalf_of(&caller);
-    let body = Body::from_stream(service.export(query.selection()?).await?);
+    let body = Body::from_stream(app.service.export(query.selection()?).await?);
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/zstd")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -83,14 +81,12 @@ pub struct ImportQuery {
 }
 
 pub async fn import(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<ImportQuery>,
     request: Request,
 ) -> Result<Json<ImportReport>, Problem> {
-    let service = app.service.on_behalf_of(&caller);
     let upload = Upload::begin(&app, request)?;
     let coding = upload.coding;
-    let report = upload.run(|body| service.import_body(body, coding, query.dry_run)).await?;
+    let report = upload.run(|body| app.service.import_body(body, coding, query.dry_run)).await?;
     Ok(Json(report.into()))
 }

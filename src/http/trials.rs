@@ -1,13 +1,12 @@
 //! Trials: every candidate of a job, with the constraint that pruned it or the outcome of its trial.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::page::page_request;
 use crate::domain::{JobId, TrialFilter, WorkKind};
 use crate::wire::{Page, Trial};
 use axum::Json;
-use axum::extract::State;
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -19,7 +18,7 @@ pub struct TrialsQuery {
 }
 
 pub async fn list(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(job): Path<JobId>,
     Query(query): Query<TrialsQuery>,
 ) -> Result<Json<Page<Trial>>, Problem> {

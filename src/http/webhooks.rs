@@ -1,6 +1,6 @@
 //! Webhooks, for admins: made, listed, deleted, and what they were told.
 
-use super::App;
+use super::behalf::OnBehalf;
 use super::error::Problem;
 use super::extract::{Json as JsonBody, Path, PathName, Query, canonical_uuid};
 use super::page::page_request;
@@ -8,7 +8,6 @@ use crate::domain::webhook::WebhookId;
 use crate::service::webhooks;
 use crate::wire::{Delivery, MadeWebhook, Page, Webhook, WebhookRequest, Webhooks};
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -23,7 +22,7 @@ impl PathName for WebhookId {
 
 /// Answers with the secret, for once: it is not to be kept by anything on the way.
 pub async fn make(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     JsonBody(asked): JsonBody<WebhookRequest>,
 ) -> Result<Response, Problem> {
     let webhooks::MadeWebhook { hook, secret } =
@@ -33,13 +32,13 @@ pub async fn make(
     Ok((StatusCode::CREATED, [no_store], Json(made)).into_response())
 }
 
-pub async fn list(State(app): State<App>) -> Result<Json<Webhooks>, Problem> {
+pub async fn list(OnBehalf(app): OnBehalf) -> Result<Json<Webhooks>, Problem> {
     let hooks = app.service.webhooks().await?;
     Ok(Json(Webhooks { items: hooks.into_iter().map(Webhook::from).collect() }))
 }
 
 pub async fn remove(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<WebhookId>,
 ) -> Result<StatusCode, Problem> {
     app.service.delete_webhook(&id).await?;
@@ -54,7 +53,7 @@ pub struct DeliveriesQuery {
 }
 
 pub async fn deliveries(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<WebhookId>,
     Query(query): Query<DeliveriesQuery>,
 ) -> Result<Json<Page<Delivery>>, Problem> {

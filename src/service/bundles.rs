@@ -3,15 +3,16 @@
 use super::ingest::{receive, temporary};
 use super::{Result, Service, ServiceError};
 use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
-use crate::domain::{Digest, Plan, PlanId, Timestamp};
+use crate::domain::plan::Launch;
+use crate::domain::{Digest, Namespace, Plan, PlanId, Timestamp};
 use crate::sparse::canonical;
 use crate::sparse::read::{Coding, Held, Pool};
 use crate::store::blobs::digest_of;
-use crate::store::{LocalFile, StoredBundle};
+use crate::store::{BlobError, LocalFile, StoredBundle};
 use bytes::Bytes;
 use futures_util::Stream;
 use sha2::{Digest as _, Sha256};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -75,6 +76,18 @@ impl Deref for BundleFile {
 /// Bundles that were built for downloads, until others are asked for or some time has passed: a client may ask for the rest of one.
 pub(super) struct Built(moka::sync::Cache<(PlanId, bool), ReadyBundle>);
 
+/// Which of the files that they name the plans from elsewhere brought, of those that were asked for last: by plan and bundle.
+pub(super) struct Brought(moka::sync::Cache<(PlanId, Digest), Arc<HashSet<Digest>>>);
+
+/// Plans for which this is remembered.
+const MOST_BROUGHT: u64 = 256;
+
+impl Default for Brought {
+    fn default() -> Self {
+        Self(moka::sync::Cache::new(MOST_BROUGHT))
+    }
+}
+
 /// Files kept for a next download, and for how long.
 const MOST_BUILT: u64 = 8;
 const BUILT_FOR: Duration = Duration::from_secs(600);
@@ -95,6 +108,7 @@ impl Service {
         }
         // Before what is in memory, which is not of one namespace alone.
         let plan = self.plan(id).await?;
+        self.has_matrix(&plan).await?;
         let key = (id.clone(), values == Values::External);
         if let Some(built) = self.inner.built.0.get(&key) {
             return Ok(built);
@@ -128,7 +142,12 @@ impl Service {
         if let Some(stored) = self.stored_bundle(id, values).await? {
             return Ok((self.opened(stored).await?, false));
         }
+        if !self.store.has_plan(id).await? {
+            // Of one that another namespace shares nothing is stored.
+            return Ok((self.bundle(id, values).await?, false));
+        }
         let plan = self.plan(id).await?;
+        self.has_matrix(&plan).await?;
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         if let Some(stored) = self.stored_bundle(id, values).await? {
             return Ok((self.opened(stored).await?, false));
@@ -170,6 +189,18 @@ impl Service {
         Ok(ReadyBundle { without_values, blob, bytes, sha256, file })
     }
 
+    /// Refuses to build a bundle without the plan's matrix, which has to be the caller's, whoever has made the plan.
+    async fn has_matrix(&self, plan: &Plan) -> Result<()> {
+        if self.store.matrix(&plan.matrix).await?.is_some() {
+            return Ok(());
+        }
+        let message = format!(
+            "the matrix {} is no longer stored here, and a bundle is made of plan and matrix: upload it again",
+            plan.matrix
+        );
+        Err(ServiceError::Conflict { message })
+    }
+
     async fn build_bundle(
         &self,
         plan: &Plan,
@@ -177,19 +208,10 @@ impl Service {
         staged: NamedTempFile,
     ) -> Result<Written> {
         let blobs = &self.inner.blobs;
-        if self.store.matrix(&plan.matrix).await?.is_none() {
-            let message = format!(
-                "the matrix {} is no longer stored here, and a bundle is made of plan and matrix: upload it again",
-                plan.matrix
-            );
-            return Err(ServiceError::Conflict { message });
-        }
         let matrix = self.entries(&plan.matrix).await?;
         let mut files: HashMap<Digest, LocalFile> = HashMap::new();
-        for digest in plan.launch.iter().flat_map(|launch| launch.blobs()) {
-            if !files.contains_key(digest) {
-                files.insert(*digest, blobs.local_copy(digest).await?);
-            }
+        for digest in self.files_of(plan).await?.iter() {
+            files.insert(*digest, blobs.local_copy(digest).await?);
         }
         let (plan, memory) = (plan.clone(), self.inner.settings.limits.memory.clone());
         tokio::task::spawn_blocking(move || {
@@ -216,9 +238,16 @@ impl Service {
         .await??;
         // Another clock must not make its plan newer than any that is made here.
         let plan = bundle.plan().clone();
-        let plan = Plan { created_at: plan.created_at.min(Timestamp::now()), ..plan };
-        if let Some(known) = self.store.plan(&plan.id).await? {
-            return Ok(Imported { plan: known, created: false });
+        let mut plan = Plan { created_at: plan.created_at.min(Timestamp::now()), ..plan };
+        if self.store.has_plan(&plan.id).await? {
+            return Ok(Imported { plan: self.plan(&plan.id).await?, created: false });
+        }
+        let namespace = self.caller.namespace.clone();
+        if namespace != Namespace::default() {
+            plan.id = imported_id(&plan.id, &namespace);
+            if self.store.has_plan(&plan.id).await? {
+                return Ok(Imported { plan: self.plan(&plan.id).await?, created: false });
+            }
         }
         let (room, file) = (Arc::clone(&self.inner.room), received.to_path_buf());
         let measured = tokio::task::spawn_blocking(move || -> Result<u64> {
@@ -233,7 +262,7 @@ impl Service {
         let staged = self.inner.blobs.stage().await?;
         let written = tokio::task::spawn_blocking(move || copied(&received, staged)).await??;
         let Written { file, bytes, sha256 } = written;
-        let stored = StoredBundle {
+        let mut stored = StoredBundle {
             plan: plan.id.clone(),
             without_values: bundle.manifest().arrays.iter().any(|array| !array.included),
             blob: self.inner.blobs.put_file(file, None).await?,
@@ -242,30 +271,75 @@ impl Service {
             imported: true,
             created_at: Timestamp::now(),
         };
-        let created = self.store.import_plan(&plan, bundle.facts(), &stored).await?;
+        let mut created = self.store.import_plan(&plan, bundle.facts(), &stored).await?;
+        if !created && !self.store.has_plan(&plan.id).await? {
+            // Another namespace has made it.
+            plan.id = imported_id(&plan.id, &namespace);
+            stored.plan = plan.id.clone();
+            created = self.store.import_plan(&plan, bundle.facts(), &stored).await?;
+        }
         Ok(Imported { plan, created })
+    }
+
+    /// The files that are read for a plan. One from elsewhere may name any: only those that its bundle brought are its own, or whoever
+    /// takes in a plan could read by it what others have stored.
+    pub(super) async fn files_of(&self, plan: &Plan) -> Result<Arc<HashSet<Digest>>> {
+        let named: HashSet<Digest> = plan.launch.iter().flat_map(Launch::blobs).copied().collect();
+        if named.is_empty() {
+            return Ok(Arc::new(named));
+        }
+        let Some(bundle) = self.store.brought_by(&plan.id).await? else {
+            return Ok(Arc::new(named));
+        };
+        let key = (plan.id.clone(), bundle.blob);
+        if let Some(known) = self.inner.brought.0.get(&key) {
+            return Ok(known);
+        }
+        let file = match self.inner.blobs.local_copy(&bundle.blob).await {
+            Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => return Ok(Arc::default()),
+            file => file?,
+        };
+        let permit = self.inner.parses.clone().acquire_owned().await?;
+        let brought = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let bundle = Bundle::open(&file)?;
+            Ok::<_, BundleError>(self::named(&bundle).into_keys().collect::<HashSet<_>>())
+        });
+        let brought = Arc::new(brought.await?.map_err(refused)?);
+        self.inner.brought.0.insert(key, Arc::clone(&brought));
+        Ok(brought)
     }
 
     /// Stores the blobs that the plan names, as far as the bundle holds them.
     async fn keep_programs(&self, bundle: &Arc<Bundle>) -> Result<()> {
         let held = bundle.clone();
-        let found = tokio::task::spawn_blocking(move || named_bytes(&held)).await?;
-        for bytes in found {
+        let found = tokio::task::spawn_blocking(move || -> Vec<Bytes> {
+            named(&held).into_values().map(Bytes::copy_from_slice).collect()
+        });
+        for bytes in found.await? {
             self.inner.blobs.put(bytes).await?;
         }
         Ok(())
     }
 }
 
+/// The id of a plan that a namespace takes in. Ids are unique in the store, and no answer may tell that another namespace has this one,
+/// so what is taken in elsewhere than in the default one has an id of its own, the same every time.
+fn imported_id(id: &PlanId, of: &Namespace) -> PlanId {
+    PlanId::derived(&format!("sparsetune imported plan\0{id}\0{of}"))
+}
+
 /// Members and arrays whose digests the plan names.
-fn named_bytes(bundle: &Bundle) -> Vec<Bytes> {
-    let Some(launch) = &bundle.plan().launch else { return Vec::new() };
-    let named: Vec<&Digest> = launch.blobs().collect();
+fn named(bundle: &Bundle) -> HashMap<Digest, &[u8]> {
+    let named: HashSet<&Digest> = bundle.plan().launch.iter().flat_map(Launch::blobs).collect();
+    if named.is_empty() {
+        return HashMap::new();
+    }
     let manifest = bundle.manifest();
     let members = manifest.members.keys().filter_map(|path| bundle.member(path));
     let arrays = manifest.arrays.iter().filter_map(|array| bundle.array(&array.name));
-    let wanted = |bytes: &&[u8]| named.contains(&&Digest::of(bytes));
-    members.chain(arrays).filter(wanted).map(Bytes::copy_from_slice).collect()
+    let digested = members.chain(arrays).map(|bytes| (Digest::of(bytes), bytes));
+    digested.filter(|(digest, _)| named.contains(digest)).collect()
 }
 
 fn write(
@@ -320,6 +394,10 @@ fn not_built(error: BuildError) -> ServiceError {
     match error {
         BuildError::ValuesNeeded => {
             ServiceError::Unsupported { pointer: Some("values".to_owned()), message }
+        }
+        BuildError::Blob(error) if error.kind() == io::ErrorKind::NotFound => {
+            let message = "a file that the plan names did not come with it, and no bundle can be built without it";
+            ServiceError::Conflict { message: message.to_owned() }
         }
         BuildError::NoProgram(_) | BuildError::Lowering(_) | BuildError::Argument(_) => {
             ServiceError::Conflict { message }

@@ -380,8 +380,5 @@ fn name(
         true => text,
         false => format!("{text}\0{of}"),
     };
-    let digest = Digest::of(text.as_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest.as_bytes()[..16]);
-    PlanId(uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string())
+    PlanId::derived(&text)
 }

@@ -195,6 +195,7 @@ pub(super) fn queued(request: JobRequest, device: &Device) -> Job {
         best: None,
         plan: None,
         follow_up: None,
+        priority: 0,
         stopped_by: None,
         error: None,
         attempts: 0,

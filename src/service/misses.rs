@@ -9,7 +9,7 @@ use crate::domain::{Device, Job, JobState, Matrix, Work, WorkKind};
 use crate::store::Submission;
 use tokio::time::{Instant, timeout_at};
 
-/// If this many jobs are queued, a lookup adds no more: explicitly requested jobs come first.
+/// If this many jobs of the namespace are queued, a lookup adds no more: explicitly requested jobs come first.
 const MOST_QUEUED: u64 = 32;
 
 impl Service {
@@ -36,7 +36,7 @@ impl Service {
         if let Some(Submission::Existing(Work::Tune(job))) = known {
             return Ok(Some(standing(&job)));
         }
-        let counts = self.all_job_counts().await?;
+        let counts = self.job_counts().await?;
         let queued = counts
             .iter()
             .find(|(kind, state, _)| (*kind, *state) == (WorkKind::Tune, JobState::Queued));

@@ -105,6 +105,7 @@ struct Inner {
     publishing: tokio::sync::Mutex<()>,
     drawings: Drawings,
     built: bundles::Built,
+    brought: bundles::Brought,
     /// For what uploads and bundles store.
     room: Arc<room::Room>,
     /// The last answer to whether the store can be written.
@@ -143,6 +144,7 @@ impl Service {
             publishing: tokio::sync::Mutex::default(),
             drawings: Drawings::default(),
             built: bundles::Built::default(),
+            brought: bundles::Brought::default(),
             opening: Mutex::default(),
             models: Mutex::default(),
             ring: Arc::default(),

@@ -50,6 +50,17 @@ impl Service {
         Ok(all)
     }
 
+    /// Bytes of the plan's program and arrays, which count in the quota of its token. What cannot be read counts for nothing: the plan has
+    /// been paid for by its search.
+    pub(in crate::service) async fn charge_of(&self, plan: &Plan) -> u64 {
+        let mut named: Vec<Digest> =
+            plan.launch.iter().flat_map(|launch| launch.blobs().copied()).collect();
+        named.sort_unstable();
+        named.dedup();
+        let facts = self.inner.blobs.facts(named).await.unwrap_or_default();
+        facts.into_iter().flatten().map(|one| one.bytes).sum()
+    }
+
     pub async fn plan(&self, id: &PlanId) -> Result<Plan> {
         let plan = self.store.plan(id).await?;
         plan.ok_or_else(|| ServiceError::not_found("plan", id))
@@ -58,8 +69,11 @@ impl Service {
     /// Refuses blobs that the plan does not name: matrices are blobs as well, but not for download.
     pub async fn check_plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<()> {
         let plan = self.plan(id).await?;
-        let named = plan.launch.is_some_and(|launch| launch.blobs().any(|blob| blob == digest));
-        if named { Ok(()) } else { Err(ServiceError::not_found("blob of this plan", digest)) }
+        if self.files_of(&plan).await?.contains(digest) {
+            Ok(())
+        } else {
+            Err(ServiceError::not_found("blob of this plan", digest))
+        }
     }
 
     /// A program, in any of its forms, or an array of a plan.

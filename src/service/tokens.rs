@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Most tokens in force: all are in memory, and each session of a browser is compared with all.
+/// Most tokens of a namespace in force: all are in memory, and each session of a browser is compared with all.
 const MOST: u32 = 1000;
 /// By which people and scanners of files recognise a token.
 const PREFIX: &str = "spt_";
+/// When a token was last used is told to the hour.
+const HOUR_MS: i64 = 3_600_000;
 /// Longest life of a token.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 
@@ -25,6 +27,10 @@ pub struct NewToken {
     /// `None`: it does not expire.
     pub lasting: Option<Duration>,
     pub limits: TokenLimits,
+    /// `None`: that of who makes it. Only the operator makes tokens of others.
+    pub namespace: Option<Namespace>,
+    /// Whether other namespaces may be answered with its plans.
+    pub share_plans: bool,
 }
 
 /// A token that has just been made, with its secret, which is kept nowhere.
@@ -52,6 +58,10 @@ pub struct Ring {
     revision: AtomicU64,
     /// Held while they are read, so that no earlier reading replaces a later one.
     reading: tokio::sync::Mutex<()>,
+    /// The hour in which each token was last used by this process.
+    used: RwLock<HashMap<Digest, i64>>,
+    /// Whether any of these is not in the store yet.
+    unsaved: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +136,29 @@ impl Ring {
         }
     }
 
+    /// Notes that the token with this hash is used. Within an hour nothing is written again, not even in memory.
+    pub fn note_use(&self, hash: &Digest, now: Timestamp) {
+        let hour = now.0 - now.0.rem_euclid(HOUR_MS);
+        if self.used.read().unwrap_or_else(PoisonError::into_inner).get(hash) == Some(&hour) {
+            return;
+        }
+        self.used.write().unwrap_or_else(PoisonError::into_inner).insert(*hash, hour);
+        self.unsaved.store(true, Ordering::Release);
+    }
+
+    fn last_use(&self, hash: &Digest) -> Option<Timestamp> {
+        let used = self.used.read().unwrap_or_else(PoisonError::into_inner);
+        used.get(hash).copied().map(Timestamp)
+    }
+
+    /// The last uses that are known, of tokens that still are.
+    fn uses(&self) -> Vec<(Digest, Timestamp)> {
+        let known = self.known();
+        let mut used = self.used.write().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|hash, _| known.by_hash.contains_key(hash));
+        used.iter().map(|(hash, at)| (*hash, Timestamp(*at))).collect()
+    }
+
     /// All tokens that are not revoked.
     pub fn all(&self) -> Vec<Arc<StoredToken>> {
         self.known().by_hash.values().cloned().collect()
@@ -138,11 +171,13 @@ impl Service {
         &self.inner.ring
     }
 
-    /// Reads the store's tokens, and adds those of the configuration: these permit everything in the default namespace. Where tokens
+    /// Reads the store's tokens, and adds those of the configuration: these permit everything in the namespace
+    /// that is given. Where tokens
     /// were ever made, one is required, also if all have ended since or cannot be read, unless `open` is the operator's word.
     pub async fn open_ring(
         &self,
         configured: impl IntoIterator<Item = [u8; 32]>,
+        namespace: &Namespace,
         open: bool,
     ) -> Result<()> {
         let of = |hash: [u8; 32]| {
@@ -150,11 +185,13 @@ impl Service {
             let token = Token {
                 name: TokenName::configured(&hash.to_string()),
                 scopes: Scopes::all(),
-                namespace: Namespace::default(),
+                namespace: namespace.clone(),
                 created_at: Timestamp::now(),
                 expires_at: None,
                 revoked_at: None,
                 limits: TokenLimits::owners(),
+                share_plans: false,
+                last_used_at: None,
             };
             Arc::new(StoredToken { token, hash })
         };
@@ -187,7 +224,25 @@ impl Service {
 
     /// Makes a token. Its secret is in the answer and nowhere else.
     pub async fn make_token(&self, asked: NewToken) -> Result<MadeToken> {
-        let NewToken { name, scopes, lasting, limits } = asked;
+        let NewToken { name, scopes, lasting, limits, namespace, share_plans } = asked;
+        let namespace = namespace.unwrap_or_else(|| self.caller.namespace.clone());
+        let own = self.caller.namespace == namespace;
+        if !own && !self.caller.is_operators() {
+            let message = "this token makes tokens of its own namespace";
+            return Err(ServiceError::invalid("/namespace", message));
+        }
+        if !self.caller.is_operators() && !self.caller.limits.bounds_nothing() {
+            let message =
+                "a token with limits makes no others: with these it could use more than it may";
+            return Err(ServiceError::invalid("/limits", message));
+        }
+        // Priorities are among the jobs of all.
+        if !self.caller.is_operators()
+            && limits.highest_priority() > self.caller.limits.highest_priority()
+        {
+            let message = "no token makes one with a higher max_priority than its own";
+            return Err(ServiceError::invalid("/limits", message));
+        }
         if scopes.is_empty() {
             return Err(ServiceError::invalid("/scopes", "a token needs at least one scope"));
         }
@@ -209,12 +264,13 @@ impl Service {
         let token = Token {
             name,
             scopes,
-            // There is one as long as the store does not keep namespaces apart.
-            namespace: Namespace::default(),
+            namespace,
             created_at,
             expires_at: lasting.map(ends),
             revoked_at: None,
             limits,
+            share_plans,
+            last_used_at: None,
         };
         let hash = Digest::from_bytes(*blake3::hash(secret.as_bytes()).as_bytes());
         let stored = StoredToken { token, hash };
@@ -229,25 +285,54 @@ impl Service {
         Ok(MadeToken { token: stored.token, secret })
     }
 
-    /// All tokens: those of the configuration, then those of the store, newest first, also revoked and expired ones.
+    /// The tokens of the caller's namespace, newest first, also revoked and expired ones; for the operator those of the configuration,
+    /// then those of all namespaces.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
-        let configured = self.inner.ring.known().configured.clone();
-        let stored = self.store.tokens().await?.into_iter().map(|one| one.token);
-        Ok(configured.iter().map(|one| one.token.clone()).chain(stored).collect())
+        let operators = self.caller.is_operators();
+        let seen = |token: &Token| operators || token.namespace == self.caller.namespace;
+        let ring = &self.inner.ring;
+        let used = |hash: &Digest, token: Token| {
+            let last_used_at = token.last_used_at.max(ring.last_use(hash));
+            Token { last_used_at, ..token }
+        };
+        let configured = ring.known().configured.clone();
+        let configured = configured.iter().map(|one| used(&one.hash, one.token.clone()));
+        let stored = self.store.tokens().await?.into_iter();
+        let stored = stored.map(|one| used(&one.hash, one.token));
+        Ok(configured.chain(stored).filter(seen).collect())
     }
 
-    /// Ends a token in force: the next request with it is refused here, and by other processes of the store within a moment.
-    pub async fn revoke_token(&self, name: &TokenName) -> Result<()> {
-        if name.is_configured() {
+    /// Ends a token in force of a namespace, else of the caller's: the next request with it is refused here, and by other processes of
+    /// the store within a moment. Only the operator ends those of other namespaces.
+    pub async fn revoke_token(&self, name: &TokenName, of: Option<&Namespace>) -> Result<()> {
+        let own = &self.caller.namespace;
+        let of = of.unwrap_or(own);
+        if of != own && !self.caller.is_operators() {
+            return Err(ServiceError::not_found("token", name));
+        }
+        if name.is_configured() && self.caller.is_operators() {
             let message = "tokens of the configuration are removed there (server.tokens)";
             return Err(ServiceError::Conflict { message: message.to_owned() });
         }
-        let revoked =
-            self.store.revoke_token(&self.caller.namespace, name, Timestamp::now()).await?;
+        let revoked = self.store.revoke_token(of, name, Timestamp::now()).await?;
         if revoked.is_none() {
             return Err(ServiceError::not_found("token", name));
         }
         self.read_tokens().await
+    }
+
+    /// Stores when tokens were last used, which requests only note in memory: by the hour, so that this is seldom written.
+    pub(super) async fn save_uses(&self) -> Result<()> {
+        let ring = &self.inner.ring;
+        if !ring.unsaved.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let uses = ring.uses();
+        let saved = self.store.note_uses(&uses).await;
+        if saved.is_err() {
+            ring.unsaved.store(true, Ordering::Release);
+        }
+        Ok(saved?)
     }
 }
 
@@ -264,6 +349,8 @@ mod tests {
             expires_at: None,
             revoked_at: None,
             limits: TokenLimits::default(),
+            share_plans: false,
+            last_used_at: None,
         };
         let hash = Digest::from_bytes(*blake3::hash(secret.as_bytes()).as_bytes());
         Arc::new(StoredToken { token, hash })

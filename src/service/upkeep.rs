@@ -42,7 +42,10 @@ impl Service {
             loop {
                 let (what, done) = tokio::select! {
                     biased;
-                    () = stop.cancelled() => return,
+                    () = stop.cancelled() => {
+                        told("uses of tokens", self.save_uses().await);
+                        return;
+                    }
                     _ = look.tick() => ("revision", self.look_at_revision().await),
                     _ = heartbeat.tick() => ("heartbeat", self.heartbeat().await),
                 };
@@ -65,6 +68,7 @@ impl Service {
     }
 
     async fn heartbeat(&self) -> Result<()> {
+        self.save_uses().await?;
         for local in self.local_devices() {
             self.store.put_device(&self.inner.settings.owner, &local.device).await?;
         }

@@ -22,6 +22,8 @@ pub struct StoredBundle {
 pub trait Bundles: Send + Sync {
     /// The bundle of a plan, with or without values.
     async fn bundle(&self, plan: &PlanId, without_values: bool) -> Result<Option<StoredBundle>>;
+    /// The bundle that a plan from elsewhere came in, whosever the plan is: for who may read that.
+    async fn brought_by(&self, plan: &PlanId) -> Result<Option<StoredBundle>>;
     /// Keeps a bundle that was built, in place of an earlier one that was built; one that was imported stays. The plan must be
     /// stored.
     async fn put_bundle(&self, bundle: &StoredBundle) -> Result<()>;

@@ -225,14 +225,18 @@ pub trait Trials: Send + Sync {
 
 #[async_trait]
 pub trait Plans: Send + Sync {
+    /// Also one that another namespace shares, without the job that made it.
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
+    /// Whether the plan is of this namespace, and not one that another shares.
+    async fn has_plan(&self, id: &PlanId) -> Result<bool>;
     /// Newest first.
     async fn plans(&self, of: &PlanQuery, page: &PageRequest) -> Result<Page<Plan>>;
     /// Stores a predicted plan that was not created by a job; if the id is known, the stored plan is kept. Returns false if
     /// the pattern already has `most` predicted plans and this is not one of them.
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool>;
     /// The newest measured plan of a key whose pattern is that of the given matrix, as far as this store knows the matrix, or else
-    /// is the given digest. The key's own pattern digest is not used. One read, for what lookups do most.
+    /// is the given digest. The key's own pattern digest is not used. One read, for what lookups do most; where it finds nothing, the
+    /// newest that another namespace shares (`Token.share_plans`), without the job that made it.
     async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>>;
     /// The accuracy of each model on each device class, from the newest plans that report it; the model with the newest plan
     /// first.

@@ -16,7 +16,8 @@ pub const NO_TOKENS_YET: u64 = 1;
 
 #[async_trait]
 pub trait Tokens: Send + Sync {
-    /// Returns false, and changes nothing, if a token of its namespace in force has this name. `InUse` if `most` tokens are in force.
+    /// Returns false, and changes nothing, if a token of its namespace in force has this name. `InUse` if `most` of them are in
+    /// force.
     async fn insert_token(&self, new: &StoredToken, most: u32) -> Result<bool>;
     /// All tokens of all namespaces, also revoked and expired ones, newest first.
     async fn tokens(&self) -> Result<Vec<StoredToken>>;
@@ -27,6 +28,8 @@ pub trait Tokens: Send + Sync {
         name: &TokenName,
         at: Timestamp,
     ) -> Result<Option<Token>>;
+    /// Notes when the tokens with these hashes were last used, unless a later time is known. Changes no revision.
+    async fn note_uses(&self, uses: &[(Digest, Timestamp)]) -> Result<()>;
     /// Removes tokens that were revoked or expired before this time; returns how many.
     async fn forget_tokens(&self, before: Timestamp) -> Result<u64>;
     /// Grows with every change of the tokens by any process, and is [`NO_TOKENS_YET`] before the first one was made.

@@ -38,6 +38,9 @@ pub struct Job {
     /// The job that measures what this one predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up: Option<JobId>,
+    /// Jobs of a higher one come first.
+    #[serde(default)]
+    pub priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<StoppedBy>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,6 +161,7 @@ impl From<domain::Job> for Job {
             best: job.best.map(Best::from),
             plan: job.plan,
             follow_up: job.follow_up,
+            priority: job.priority,
             stopped_by: job.stopped_by,
             error: job.error,
             attempts: job.attempts,

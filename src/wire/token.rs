@@ -2,7 +2,7 @@
 
 use super::given;
 use crate::domain::access::Scope;
-use crate::domain::{self, Timestamp, TokenLimits, TokenName};
+use crate::domain::{self, Namespace, Timestamp, TokenLimits, TokenName};
 use serde::{Deserialize, Serialize};
 
 /// A token without its secret.
@@ -12,6 +12,9 @@ pub struct Token {
     #[cfg_attr(test, schemars(with = "String"))]
     pub name: TokenName,
     pub scopes: Vec<Scope>,
+    #[cfg_attr(test, schemars(with = "String"))]
+    #[serde(default)]
+    pub namespace: Namespace,
     pub created_at: String,
     /// When it expires or has expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,6 +27,12 @@ pub struct Token {
     /// How much it may use.
     #[serde(default)]
     pub limits: TokenLimits,
+    /// Whether other namespaces may be answered with its plans.
+    #[serde(default)]
+    pub share_plans: bool,
+    /// The hour in which it was last used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<String>,
 }
 
 impl From<domain::Token> for Token {
@@ -37,6 +46,9 @@ impl From<domain::Token> for Token {
             expires_at: text(token.expires_at),
             revoked_at: text(token.revoked_at),
             limits: token.limits,
+            namespace: token.namespace,
+            share_plans: token.share_plans,
+            last_used_at: text(token.last_used_at),
         }
     }
 }
@@ -74,6 +86,13 @@ pub struct TokenRequest {
     /// How much it may use; without limits unless given.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub limits: Option<TokenLimits>,
+    /// That of who asks unless given.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
+    /// Whether other namespaces may be answered with its plans; not unless given.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub share_plans: Option<bool>,
 }
 
 /// A change that was made.
@@ -84,6 +103,9 @@ pub struct AuditEntry {
     /// The token's name; absent if none was required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    #[cfg_attr(test, schemars(with = "String"))]
+    #[serde(default)]
+    pub namespace: Namespace,
     /// The address that the request came from; absent for commands on the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
@@ -102,6 +124,7 @@ impl From<domain::AuditEntry> for AuditEntry {
         Self {
             at: entry.at.to_rfc3339(),
             token: entry.token,
+            namespace: entry.namespace,
             peer: entry.peer,
             request: entry.request,
             action: entry.action,

@@ -96,9 +96,16 @@ impl TestApp {
 
     /// Records a measured and a pruned trial, and ends the job with a plan.
     pub async fn finish(&self, claim: &Claimed) -> Plan {
-        let store = self.running.service.store();
+        self.finish_in(claim, &Namespace::default()).await
+    }
+
+    /// [`Self::finish`] for a job of this namespace.
+    pub async fn finish_in(&self, claim: &Claimed, namespace: &Namespace) -> Plan {
+        let owner = Caller::owner(None, namespace.clone());
+        let service = self.running.service.on_behalf_of(&owner);
+        let store = service.store();
         store.record_trials(&claim.fence, &trials(&claim.job.id)).await.unwrap();
-        let facts = self.running.service.matrix(&claim.job.request.matrix).await.unwrap();
+        let facts = service.matrix(&claim.job.request.matrix).await.unwrap();
         let plan = Plan {
             id: PlanId::fresh(),
             matrix: facts.digest,

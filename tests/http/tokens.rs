@@ -9,15 +9,15 @@ use sparsetune::store::{StoredToken, Tokens as _};
 use sqlx::Connection as _;
 use std::collections::BTreeSet;
 
-const ADMIN: &str = "the-first-admin-token";
+pub const ADMIN: &str = "the-first-admin-token";
 
-async fn server() -> TestApp {
+pub async fn server() -> TestApp {
     let tokens = toml::Value::try_from([ADMIN]).unwrap();
     TestApp::with(&[("server.tokens", tokens), ("server.wrong_tokens_per_min", 0.into())]).await
 }
 
 impl TestApp {
-    fn with_token(&self, method: Method, path: &str, token: &str) -> RequestBuilder {
+    pub fn with_token(&self, method: Method, path: &str, token: &str) -> RequestBuilder {
         self.request(method, path).bearer_auth(token)
     }
 
@@ -184,6 +184,8 @@ async fn the_first_token_closes_a_server_and_the_last_opens_none() {
         expires_at: None,
         revoked_at: None,
         limits: sparsetune::domain::TokenLimits::default(),
+        share_plans: false,
+        last_used_at: None,
     };
     let hash = sparsetune::domain::Digest::of(secret.as_bytes());
     let stored = StoredToken { token: token.clone(), hash };
@@ -282,6 +284,8 @@ async fn beyond_loopback_a_token_is_needed_or_the_operators_word() {
         expires_at: None,
         revoked_at: None,
         limits: sparsetune::domain::TokenLimits::default(),
+        share_plans: false,
+        last_used_at: None,
     };
     let hash = sparsetune::domain::Digest::of(b"spt_first");
     assert!(store.insert_token(&StoredToken { token, hash }, 10).await.unwrap());

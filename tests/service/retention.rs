@@ -254,6 +254,8 @@ async fn others_are_heard_while_old_data_is_removed() {
         scopes: Scopes::all(),
         lasting: None,
         limits: TokenLimits::default(),
+        namespace: None,
+        share_plans: false,
     };
     world.elsewhere("other").await.make_token(new).await.unwrap();
     let heard = async {

@@ -21,6 +21,8 @@ fn token(name: &str, at: i64) -> StoredToken {
             job_seconds: Some(0.5),
             ..TokenLimits::default()
         },
+        share_plans: at % 3 == 0,
+        last_used_at: None,
     };
     StoredToken { token, hash: Digest::of(format!("{name}{at}").as_bytes()) }
 }

@@ -169,6 +169,8 @@ pub async fn a_claim_has_the_limits_of_its_token(harness: &Sqlite) {
         expires_at: None,
         revoked_at: None,
         limits: limits.clone(),
+        share_plans: false,
+        last_used_at: None,
     };
     let stored = StoredToken { token: token.clone(), hash: Digest::of(b"one") };
     assert!(store.insert_token(&stored, 9).await.unwrap());

@@ -70,6 +70,7 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewWork {
             best: None,
             plan: None,
             follow_up: None,
+            priority: 0,
             stopped_by: None,
             error: None,
             attempts: 0,

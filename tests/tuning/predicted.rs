@@ -129,7 +129,8 @@ async fn a_follow_up_keeps_within_the_limits_of_its_token() {
     let token = async |name: &str| {
         let name = name.parse().unwrap();
         let (scopes, limits) = ("tune".parse().unwrap(), limits.clone());
-        let new = NewToken { name, scopes, lasting: None, limits };
+        let new =
+            NewToken { name, scopes, lasting: None, limits, namespace: None, share_plans: false };
         bench.service.make_token(new).await.unwrap().token
     };
     let submit = async |token: &Token| {
@@ -146,7 +147,7 @@ async fn a_follow_up_keeps_within_the_limits_of_its_token() {
     };
     let ended = token("ended").await;
     let id = submit(&ended).await;
-    bench.service.revoke_token(&ended.name).await.unwrap();
+    bench.service.revoke_token(&ended.name, None).await.unwrap();
     let worker = bench.work(&bench.service, &device(), all_work(&bench)).await;
     let job = bench.ended(&id).await;
     assert_eq!((job.state, job.follow_up), (JobState::Succeeded, None));

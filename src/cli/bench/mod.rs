@@ -84,7 +84,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         bench.carry(Some(&server.client()?)).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let local = Local::start(args.data.clone(), &args.device).await?;
+    let local = Local::start(args.data.clone(), &args.device, None).await?;
     // Ctrl-C does not cancel the job: in a permanent folder the same command resumes it.
     local
         .carry(async |local, _| bench.carry(Some(&local.client)).await.map(|()| ExitCode::SUCCESS))

@@ -1,7 +1,7 @@
 //! Client requests for API tokens and the audit log.
 
 use super::{Client, accepted};
-use crate::domain::TokenName;
+use crate::domain::{Namespace, TokenName};
 use crate::wire::{AuditEntry, MadeToken, Page, TokenRequest, Tokens};
 use reqwest::Method;
 
@@ -27,8 +27,14 @@ impl Client {
         Ok(self.answer(self.request(Method::GET, "v1/audit", &query)?).await?.view)
     }
 
-    pub async fn revoke_token(&self, name: &TokenName) -> anyhow::Result<()> {
-        let request = self.request(Method::DELETE, &format!("v1/tokens/{name}"), &[])?;
+    /// Of the client's namespace unless another is given.
+    pub async fn revoke_token(
+        &self,
+        name: &TokenName,
+        of: Option<&Namespace>,
+    ) -> anyhow::Result<()> {
+        let of: Vec<(&str, &str)> = of.map(|of| ("namespace", of.as_str())).into_iter().collect();
+        let request = self.request(Method::DELETE, &format!("v1/tokens/{name}"), &of)?;
         accepted(self.send(request).await?).await.map(drop)
     }
 }

@@ -138,7 +138,7 @@ pub async fn run(args: CorpusArgs) -> anyhow::Result<ExitCode> {
     let minutes = |m: f64| Duration::try_from_secs_f64(m * 60.0);
     let limit =
         args.minutes.map(minutes).transpose().context("--minutes is not a valid duration")?;
-    let local = Local::start(Some(args.data.clone()), &args.device).await?;
+    let local = Local::start(Some(args.data.clone()), &args.device, None).await?;
     local.carry(async |local, job| carry(&args, limit, local, job).await).await
 }
 

@@ -58,7 +58,7 @@ pub async fn run(args: StudyArgs) -> anyhow::Result<ExitCode> {
     }
     let Some(data) = &args.data else { return finish(&args, searches) };
     let classes = args.classes()?;
-    let local = Local::without_devices(data).await?;
+    let local = Local::without_devices(data, None).await?;
     local
         .carry(async |local, _| {
             searches.extend(gather::gather(local.service(), &classes).await?);

@@ -11,12 +11,11 @@ use super::matrix::{MOST_PLANS, size, stored};
 use super::pictures::comparison::Comparison;
 use super::shell::{Place, Shell, html};
 use crate::domain::{Clock, Digest, Matrix, Plan};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Query;
 use crate::service::PageRequest;
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -51,7 +50,7 @@ enum By {
 }
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<CompareQuery>,
 ) -> Result<Response, Problem> {
     let named = query.matrix.as_deref().map(str::trim).filter(|text| !text.is_empty());
@@ -86,7 +85,7 @@ struct Picker {
     any: bool,
 }
 
-async fn pick(app: &App, sought: &str) -> Result<Response, Problem> {
+async fn pick(app: &Served, sought: &str) -> Result<Response, Problem> {
     let newest = PageRequest { after: None, limit: LISTED };
     let newest = app.service.matrices(&newest).await?.items;
     let any = !newest.is_empty();
@@ -100,7 +99,7 @@ async fn pick(app: &App, sought: &str) -> Result<Response, Problem> {
 }
 
 /// Matrices whose digest begins with the text, then those whose name contains it.
-async fn found(app: &App, sought: &str) -> Result<Vec<Matrix>, Problem> {
+async fn found(app: &Served, sought: &str) -> Result<Vec<Matrix>, Problem> {
     let mut found = Vec::new();
     if sought.len() >= FEWEST {
         for digest in app.service.matrices_starting(&sought.to_ascii_lowercase(), LISTED).await? {
@@ -162,7 +161,7 @@ struct Devices {
     picture: Option<Comparison>,
 }
 
-fn across_devices(app: &App, matrix: &Matrix, plans: &[Plan]) -> Devices {
+fn across_devices(app: &Served, matrix: &Matrix, plans: &[Plan]) -> Devices {
     let subject = Subject::of(matrix, plans);
     let columns = by_device::columns(plans);
     Devices {
@@ -190,7 +189,7 @@ struct Problems {
 }
 
 fn across_problems(
-    app: &App,
+    app: &Served,
     matrix: &Matrix,
     plans: &[Plan],
     device: Option<&str>,

@@ -4,12 +4,11 @@ use super::format::{bytes, count, digits, micros};
 use super::moment::Moment;
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Device, DeviceKind};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::page::DEFAULT_LIMIT;
 use crate::service::{DeviceStatus, PageRequest, Quarantined};
 use askama::Template;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
@@ -169,12 +168,12 @@ fn software(device: &Device) -> Vec<(&'static str, String)> {
     software
 }
 
-async fn cards(app: &App) -> Result<Vec<Card>, Problem> {
+async fn cards(app: &Served) -> Result<Vec<Card>, Problem> {
     Ok(app.service.devices().await?.into_iter().map(Card::from).collect())
 }
 
 /// `GET /devices`.
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
+pub async fn show(OnBehalf(app): OnBehalf) -> Result<Response, Problem> {
     let page = PageRequest { after: None, limit: DEFAULT_LIMIT };
     let quarantine = app.service.quarantine(None, &page).await?;
     html(&Page {
@@ -186,6 +185,6 @@ pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
 }
 
 /// `GET /fragments/devices`.
-pub async fn live(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn live(OnBehalf(app): OnBehalf, headers: HeaderMap) -> Result<Response, Problem> {
     fragment(&headers, &Live { cards: cards(&app).await? })
 }

@@ -4,12 +4,11 @@ use super::failure::Rendered;
 use super::format;
 use super::shell::{Place, Shell, html};
 use crate::domain::{Digest, JobId, PlanId};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::{PathName, Query};
 use crate::service::ServiceError;
 use askama::Template;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
@@ -54,7 +53,10 @@ enum Kind {
     Other,
 }
 
-pub async fn find(State(app): State<App>, Query(asked): Query<Asked>) -> Result<Response, Problem> {
+pub async fn find(
+    OnBehalf(app): OnBehalf,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Problem> {
     let text = asked.q.trim().to_ascii_lowercase();
     if let Some(page) = page_of(&app, &text).await? {
         return Ok(Redirect::to(&page).into_response());
@@ -76,7 +78,7 @@ pub async fn find(State(app): State<App>, Query(asked): Query<Asked>) -> Result<
 }
 
 /// The matrices whose digest or pattern digest begins with `text`.
-async fn several(app: &App, text: &str) -> Result<Vec<Several>, Problem> {
+async fn several(app: &Served, text: &str) -> Result<Vec<Several>, Problem> {
     if text.len() < FEWEST {
         return Ok(Vec::new());
     }
@@ -90,7 +92,7 @@ async fn several(app: &App, text: &str) -> Result<Vec<Several>, Problem> {
 }
 
 /// Address of the page of the matrix, job or plan with this name.
-async fn page_of(app: &App, text: &str) -> Result<Option<String>, Problem> {
+async fn page_of(app: &Served, text: &str) -> Result<Option<String>, Problem> {
     if let Ok(digest) = text.parse::<Digest>() {
         let matrix = there(app.service.matrix(&digest).await)?;
         return Ok(matrix.map(|matrix| format!("/matrices/{}", matrix.digest)));

@@ -9,12 +9,11 @@ use crate::domain::catalog::operation::Operation;
 use crate::domain::catalog::rules::{self, Rule};
 use crate::domain::{DeviceKind, JobState, Op, Outcome, Plan, PlanId};
 use crate::explain::{self, Chapter, OfFamily, Record, Search};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::Path;
 use crate::service::{JobFilter, PageRequest, ServiceError, catalog};
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 
 /// Searches that the general page links.
@@ -50,7 +49,7 @@ struct Newest {
 }
 
 /// `GET /how`.
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
+pub async fn show(OnBehalf(app): OnBehalf) -> Result<Response, Problem> {
     let done = JobFilter { state: Some(JobState::Succeeded), ..JobFilter::default() };
     let jobs = app.service.jobs(&done, &PageRequest::first(NEWEST)).await?.items;
     let matrices: Vec<_> = jobs.iter().map(|job| job.request.matrix).collect();
@@ -87,7 +86,7 @@ struct Story {
 }
 
 /// `GET /plans/{id}/search`.
-pub async fn of_plan(State(app): State<App>, Path(id): Path<PlanId>) -> Result<Response, Problem> {
+pub async fn of_plan(OnBehalf(app): OnBehalf, Path(id): Path<PlanId>) -> Result<Response, Problem> {
     let plan = app.service.plan(&id).await?;
     let facts = match app.service.matrix(&plan.matrix).await {
         Ok(facts) => Some(facts),
@@ -108,7 +107,7 @@ pub async fn of_plan(State(app): State<App>, Path(id): Path<PlanId>) -> Result<R
 }
 
 /// What became of the candidates by family; empty if the job's trials are no longer stored.
-async fn families(app: &App, plan: &Plan) -> Result<Vec<OfFamily>, Problem> {
+async fn families(app: &Served, plan: &Plan) -> Result<Vec<OfFamily>, Problem> {
     let Some(job) = &plan.provenance.job else { return Ok(Vec::new()) };
     let counts = there(app.service.trial_counts(job).await)?.unwrap_or_default();
     let tried = there(app.service.tried(job, MOST_TRIED).await)?.unwrap_or_default();

@@ -14,12 +14,11 @@ mod tried;
 use super::find::there;
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Job, JobId, Work};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::{Path, Query};
 use crate::service::Story;
 use askama::Template;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use chart_data::ChartData;
@@ -64,7 +63,7 @@ struct Line {
 }
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<JobId>,
     Query(look): Query<Look>,
 ) -> Result<Response, Problem> {
@@ -108,7 +107,7 @@ pub async fn show(
 
 /// The parts that change with new trials, except those that the page's script updates itself.
 pub async fn standing(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<JobId>,
     Query(look): Query<Look>,
     headers: HeaderMap,
@@ -123,7 +122,7 @@ pub async fn standing(
 }
 
 async fn draw(
-    app: &App,
+    app: &Served,
     job: &Job,
     story: &Story,
     recorded: &Recorded,

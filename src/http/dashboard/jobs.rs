@@ -7,13 +7,12 @@ mod rows;
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::catalog::operation::Operation;
 use crate::domain::{Digest, JobState, Op, Work, WorkKind};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::Query;
 use crate::http::page::page_request;
 use crate::service::Page as Paged;
 use askama::Template;
-use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use filters::{Asked, Filters};
@@ -64,7 +63,7 @@ struct Count {
     jobs: u64,
 }
 
-pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(OnBehalf(app): OnBehalf, uri: Uri) -> Result<Response, Problem> {
     let Query(asked) = Query::<Asked>::of(&uri)?;
     let mut filters = asked.read()?;
     filters.find_matrix(&app).await?;
@@ -82,7 +81,7 @@ pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem>
 }
 
 pub async fn rows(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -92,7 +91,7 @@ pub async fn rows(
     fragment(&headers, &Fragment { list: &list })
 }
 
-async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
+async fn list(app: &Served, filters: &Filters) -> Result<List, Problem> {
     let page = page_request(None, filters.cursor.clone())?;
     // A name that matches no matrix, or several, gives an empty list rather than all jobs.
     let page = match &filters.matrix.trouble {

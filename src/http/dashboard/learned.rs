@@ -4,7 +4,7 @@ use super::format::{correlation, count, percent};
 use super::moment::Moment;
 use crate::domain::learned::{Activation, AtK, Importance, Learner, RankerScore, Scope};
 use crate::domain::{LearnedModel, Training};
-use crate::http::App;
+use crate::http::behalf::Served;
 use crate::http::error::Problem;
 use crate::service::{ModelStanding, PageRequest};
 
@@ -166,7 +166,7 @@ impl From<Activation> for Change {
 }
 
 /// Every scope that has a model or a training in progress, in order.
-pub async fn parts(app: &App) -> Result<Vec<Part>, Problem> {
+pub async fn parts(app: &Served) -> Result<Vec<Part>, Problem> {
     let models = app.service.learned_models().await?;
     let page = PageRequest { after: None, limit: TRAININGS };
     let trainings = app.service.trainings(&page).await?.items;

@@ -3,12 +3,11 @@
 use super::format;
 use super::shell::{Place, Shell, html};
 use crate::domain::Matrix;
-use crate::http::App;
+use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
 use crate::http::page::PageQuery;
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 
 #[derive(Template)]
@@ -57,7 +56,7 @@ impl From<Matrix> for Row {
 }
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let further = query.cursor.is_some();

@@ -11,12 +11,11 @@ use super::pictures::{histogram, level_widths};
 use super::shell::{Place, Shell, html};
 use crate::domain::profile::LevelProfile;
 use crate::domain::{Digest, Matrix, MatrixProfile};
-use crate::http::App;
+use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Path;
 use crate::service::{PAGE_SPY, PageRequest};
 use askama::Template;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use facts::Group;
@@ -46,7 +45,7 @@ struct Page {
 }
 
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -82,7 +81,7 @@ pub fn size(matrix: &Matrix) -> String {
 }
 
 /// The matrix, or an error that says why there may be none with this digest (plans outlive their matrix).
-pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
+pub async fn stored(app: &Served, digest: &Digest) -> Result<Matrix, Problem> {
     let problem = match app.service.matrix(digest).await {
         Ok(matrix) => return Ok(matrix),
         Err(error) => Problem::from(error),
@@ -126,7 +125,7 @@ struct Profile {
 }
 
 pub async fn profile(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
 ) -> Result<Response, Problem> {
     let matrix = stored(&app, &digest).await?;

@@ -31,6 +31,7 @@ pub use failure::{Rendered, Viewer, page as failure_page, wants_page};
 
 use super::App;
 use super::accept::prefers_html;
+use super::behalf::OnBehalf;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -96,11 +97,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
 }
 
 /// `GET /`: the jobs page for browsers, the API index for other clients.
-pub async fn home(
-    app: axum::extract::State<App>,
-    uri: axum::http::Uri,
-    headers: HeaderMap,
-) -> Response {
+pub async fn home(app: OnBehalf, uri: axum::http::Uri, headers: HeaderMap) -> Response {
     let mut response = if prefers_html(&headers) {
         jobs::show(app, uri).await.into_response()
     } else {

@@ -5,10 +5,9 @@ use super::learned::{Part, parts};
 use super::plan::ranking;
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::ModelQuality;
-use crate::http::App;
+use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use askama::Template;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
@@ -86,14 +85,14 @@ fn verdict(ratio: f64) -> &'static str {
 }
 
 /// `GET /models`.
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
+pub async fn show(OnBehalf(app): OnBehalf) -> Result<Response, Problem> {
     let rows = app.service.models().await?.into_iter().map(Row::from).collect();
     let parts = parts(&app).await?;
     html(&Page { shell: Shell::new(&app, Place::Models), rows, parts })
 }
 
 /// `GET /fragments/models`.
-pub async fn live(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn live(OnBehalf(app): OnBehalf, headers: HeaderMap) -> Result<Response, Problem> {
     fragment(&headers, &Learned { parts: parts(&app).await? })
 }
 

@@ -4,6 +4,7 @@ mod meaning;
 mod parts;
 mod words;
 
+use crate::http::behalf::OnBehalf;
 pub use words::ranking;
 
 use super::bound;
@@ -15,13 +16,11 @@ use super::shell::{Place, Shell, html};
 use crate::domain::catalog::family::FamilyDescriptor;
 use crate::domain::{Plan, PlanId};
 use crate::explain::{self, Step};
-use crate::http::App;
 use crate::http::error::Problem as Refusal;
 use crate::http::extract::Path;
 use crate::service::{ServiceError, catalog};
 use crate::usage;
 use askama::Template;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::StreamExt;
@@ -78,7 +77,7 @@ struct Parameter {
 
 /// `GET /plans/{id}`.
 pub async fn show(
-    State(app): State<App>,
+    OnBehalf(app): OnBehalf,
     Path(id): Path<PlanId>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
@@ -177,7 +176,7 @@ struct Source {
 }
 
 /// `GET /fragments/plans/{id}/source`: the kernel source, loaded on demand.
-pub async fn source(State(app): State<App>, Path(id): Path<PlanId>) -> Result<Response, Refusal> {
+pub async fn source(OnBehalf(app): OnBehalf, Path(id): Path<PlanId>) -> Result<Response, Refusal> {
     let plan = app.service.plan(&id).await?;
     let digest = plan.launch.and_then(|launch| launch.source);
     let Some(digest) = digest else {

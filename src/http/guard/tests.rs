@@ -30,6 +30,8 @@ fn access(secrets: &[&str], without: Without) -> Access {
             expires_at: secret.starts_with("old").then_some(Timestamp(5)),
             revoked_at: None,
             limits: TokenLimits::default(),
+            share_plans: false,
+            last_used_at: None,
         },
     };
     let ring = Arc::new(Ring::of(secrets.iter().map(token)));

@@ -103,11 +103,9 @@ impl Export {
     async fn plan(&mut self, sent: SentPlan) -> Result<()> {
         self.matrices.insert(sent.plan.matrix);
         if self.selection.files {
-            let named: Vec<Digest> =
-                sent.plan.launch.iter().flat_map(|launch| launch.blobs()).copied().collect();
-            for digest in named {
-                if self.files.insert(digest)
-                    && let Some((file, contents)) = self.file(&digest).await?
+            for digest in self.service.files_of(&sent.plan).await?.iter() {
+                if self.files.insert(*digest)
+                    && let Some((file, contents)) = self.file(digest).await?
                 {
                     let record = Record::File(FileOfPlan { contents });
                     self.with_file(&record, &file).await?;

@@ -147,7 +147,11 @@ impl Session<'_> {
     async fn finish(self, mut job: Job, plan: Option<Plan>) -> Result<(), StoreError> {
         job.finished_at = Some(Timestamp::now());
         self.signals.ended.cancel();
-        let finish = Finish::job(job, plan);
+        let charged = match &plan {
+            Some(plan) => self.service.charge_of(plan).await,
+            None => 0,
+        };
+        let finish = Finish { charged, ..Finish::job(job, plan) };
         self.service.store().finish(self.recorder.fence(), &finish).await.map(drop)
     }
 

@@ -9,6 +9,21 @@ use sqlx::SqliteConnection;
 
 type Row = (String, bool, Vec<u8>, i64, Vec<u8>, bool, i64);
 
+fn stored(
+    (plan, without_values, blob, bytes, sha256, imported, created_at): Row,
+) -> Result<StoredBundle> {
+    let hash = <[u8; 32]>::try_from(sha256);
+    Ok(StoredBundle {
+        plan: PlanId(plan),
+        without_values,
+        blob: codec::digest("bundle blob", &blob)?,
+        bytes: codec::count("bundle length", bytes)?,
+        sha256: hash.map_err(|_| codec::corrupt("bundle hash", "it is not 32 bytes"))?,
+        imported,
+        created_at: Timestamp(created_at),
+    })
+}
+
 async fn insert(tx: &mut SqliteConnection, bundle: &StoredBundle) -> Result<()> {
     sqlx::query(
         "INSERT INTO bundles (plan, without_values, blob, bytes, sha256, imported, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -41,19 +56,18 @@ impl Bundles for SqliteStore {
         .bind(self.namespace())
         .fetch_optional(&self.readers)
         .await?;
-        row.map(|(plan, without_values, blob, bytes, sha256, imported, created_at)| {
-            let hash = <[u8; 32]>::try_from(sha256);
-            Ok(StoredBundle {
-                plan: PlanId(plan),
-                without_values,
-                blob: codec::digest("bundle blob", &blob)?,
-                bytes: codec::count("bundle length", bytes)?,
-                sha256: hash.map_err(|_| codec::corrupt("bundle hash", "it is not 32 bytes"))?,
-                imported,
-                created_at: Timestamp(created_at),
-            })
-        })
-        .transpose()
+        row.map(stored).transpose()
+    }
+
+    async fn brought_by(&self, plan: &PlanId) -> Result<Option<StoredBundle>> {
+        let row: Option<Row> = sqlx::query_as(
+            "SELECT plan, without_values, blob, bytes, sha256, imported, created_at FROM bundles
+             WHERE plan = ? AND imported = 1",
+        )
+        .bind(&plan.0)
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(stored).transpose()
     }
 
     async fn put_bundle(&self, bundle: &StoredBundle) -> Result<()> {

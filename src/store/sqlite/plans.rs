@@ -96,6 +96,42 @@ pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
          AND problem = ?3 AND device_class = ?4 AND l2_policy = ?5 AND predicted = 0
      ORDER BY created_at DESC, id DESC LIMIT 1";
 
+/// Whether a plan's namespace lets others have it: the token that it was made with consents, and is in force at the time `?1`.
+macro_rules! is_shared {
+    () => {
+        "plans.predicted = 0 AND plans.token IS NOT NULL AND EXISTS (
+             SELECT 1 FROM tokens WHERE tokens.namespace = plans.namespace AND tokens.name = plans.token
+                 AND revoked_at IS NULL AND share_plans = 1 AND (expires_at IS NULL OR expires_at > ?1))"
+    };
+}
+
+/// [`OF_MATRIX`] among the plans that other namespaces share; `?6` is the one that asks.
+pub(super) const SHARED: &str = concat!(
+    "SELECT version, body FROM plans
+     WHERE pattern_digest = coalesce(
+             (SELECT pattern_digest FROM holdings WHERE namespace = ?6 AND digest = ?2),
+             (SELECT pattern_digest FROM plans WHERE matrix = ?2 AND ",
+    is_shared!(),
+    " LIMIT 1),
+             ?2)
+         AND problem = ?3 AND device_class = ?4 AND l2_policy = ?5 AND namespace <> ?6 AND ",
+    is_shared!(),
+    " ORDER BY created_at DESC, id DESC LIMIT 1"
+);
+
+const ONE_SHARED: &str =
+    concat!("SELECT version, body FROM plans WHERE id = ?2 AND namespace <> ?3 AND ", is_shared!());
+
+/// A plan as another namespace is shown it: without its job, and without how it stands among others.
+fn of_another((version, body): (i64, String)) -> Result<Plan> {
+    let mut plan: Plan = decode(version, &body)?;
+    plan.provenance.job = None;
+    if let Some(imported) = &mut plan.provenance.imported {
+        imported.standing = None;
+    }
+    Ok(plan)
+}
+
 pub(super) const PREDICTED: &str = "SELECT version, body, created_at FROM plans
      WHERE namespace = ?4 AND pattern_digest = ?5 AND problem = ?6 AND device_class = ?7 AND l2_policy = ?8 AND predicted = 1
          AND (created_at, id) < (?1, ?2)
@@ -132,6 +168,20 @@ pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body, plans.cre
              AND measured.l2_policy = newest.l2_policy)
      ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?3";
 
+async fn is_here(
+    connection: &mut SqliteConnection,
+    store: &SqliteStore,
+    id: &PlanId,
+) -> Result<bool> {
+    let known: Option<i64> =
+        sqlx::query_scalar("SELECT 1 FROM plans WHERE id = ? AND namespace = ?")
+            .bind(&id.0)
+            .bind(store.namespace())
+            .fetch_optional(connection)
+            .await?;
+    Ok(known.is_some())
+}
+
 #[async_trait]
 impl Plans for SqliteStore {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>> {
@@ -141,7 +191,21 @@ impl Plans for SqliteStore {
                 .bind(self.namespace())
                 .fetch_optional(&self.readers)
                 .await?;
-        row.map(|(version, body)| decode(version, &body)).transpose()
+        if let Some((version, body)) = row {
+            return decode(version, &body).map(Some);
+        }
+        let shared: Option<(i64, String)> = sqlx::query_as(ONE_SHARED)
+            .bind(self.now().0)
+            .bind(&id.0)
+            .bind(self.namespace())
+            .fetch_optional(&self.readers)
+            .await?;
+        shared.map(of_another).transpose()
+    }
+
+    async fn has_plan(&self, id: &PlanId) -> Result<bool> {
+        let mut reader = self.readers.acquire().await?;
+        is_here(&mut reader, self, id).await
     }
 
     async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>> {
@@ -153,7 +217,19 @@ impl Plans for SqliteStore {
             .bind(key.l2_policy.to_string())
             .fetch_optional(&self.readers)
             .await?;
-        row.map(|(version, body)| decode(version, &body)).transpose()
+        if let Some((version, body)) = row {
+            return decode(version, &body).map(Some);
+        }
+        let shared: Option<(i64, String)> = sqlx::query_as(SHARED)
+            .bind(self.now().0)
+            .bind(&asked.as_bytes()[..])
+            .bind(key.problem.to_string())
+            .bind(&key.device_class.0)
+            .bind(key.l2_policy.to_string())
+            .bind(self.namespace())
+            .fetch_optional(&self.readers)
+            .await?;
+        shared.map(of_another).transpose()
     }
 
     async fn plans(&self, of: &PlanQuery, page: &PageRequest) -> Result<Page<Plan>> {
@@ -198,13 +274,7 @@ impl Plans for SqliteStore {
             return Err(StoreError::Misuse(why.into()));
         }
         let mut tx = self.begin().await?;
-        let known: Option<i64> =
-            sqlx::query_scalar("SELECT 1 FROM plans WHERE id = ? AND namespace = ?")
-                .bind(&plan.id.0)
-                .bind(self.namespace())
-                .fetch_optional(&mut *tx)
-                .await?;
-        if known.is_some() {
+        if is_here(&mut tx, self, &plan.id).await? {
             return Ok(true);
         }
         let there: i64 = sqlx::query_scalar(

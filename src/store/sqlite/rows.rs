@@ -15,7 +15,7 @@ use sqlx::SqliteConnection;
 macro_rules! work_columns {
     () => {
         "id, kind, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
-         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace"
+         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace, priority"
     };
 }
 pub(super) use work_columns;
@@ -46,6 +46,7 @@ pub(super) struct WorkRow {
     detail: Option<String>,
     token: Option<String>,
     namespace: String,
+    priority: i64,
 }
 
 /// Fields that only trainings have, stored as JSON.
@@ -106,6 +107,7 @@ impl WorkRow {
             best: self.best.map(|text| codec::decode_part("job best", &text)).transpose()?,
             plan: self.plan.map(PlanId),
             follow_up: self.follow_up.map(JobId),
+            priority: codec::count("job priority", self.priority)?,
             stopped_by: self
                 .stopped_by
                 .map(|name| codec::named("job stopped_by", name))

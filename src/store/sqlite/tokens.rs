@@ -1,8 +1,8 @@
 //! API tokens. Revoked ones stay for a while, for who asks later what a name in the audit log was.
 
-use super::{SqliteStore, codec};
+use super::{SqliteStore, codec, upkeep};
 use crate::domain::{Digest, Namespace, Timestamp, Token, TokenLimits, TokenName};
-use crate::store::{Result, StoreError, StoredToken, Tokens};
+use crate::store::{Change, Result, StoreError, StoredToken, Tokens};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
@@ -16,6 +16,8 @@ struct TokenRow {
     expires_at: Option<i64>,
     revoked_at: Option<i64>,
     limits: String,
+    share_plans: bool,
+    last_used_at: Option<i64>,
 }
 
 impl TokenRow {
@@ -29,6 +31,8 @@ impl TokenRow {
             expires_at: self.expires_at.map(Timestamp),
             revoked_at: self.revoked_at.map(Timestamp),
             limits: codec::decode_part("token limits", &self.limits)?,
+            share_plans: self.share_plans,
+            last_used_at: self.last_used_at.map(Timestamp),
         };
         Ok(StoredToken { token, hash })
     }
@@ -39,18 +43,20 @@ impl Tokens for SqliteStore {
     async fn insert_token(&self, new: &StoredToken, most: u32) -> Result<bool> {
         let StoredToken { token, hash } = new;
         let mut tx = self.begin().await?;
-        let in_force: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM tokens WHERE revoked_at IS NULL")
-                .fetch_one(&mut *tx)
-                .await?;
+        let in_force: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM tokens WHERE namespace = ? AND revoked_at IS NULL",
+        )
+        .bind(token.namespace.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
         if in_force >= i64::from(most) {
             return Err(StoreError::InUse(format!(
                 "there are {in_force} tokens, as many as there may be: revoke some first"
             )));
         }
         let done = sqlx::query(
-            "INSERT INTO tokens (hash, name, scopes, namespace, created_at, expires_at, limits)
-             VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO tokens (hash, name, scopes, namespace, created_at, expires_at, limits, share_plans)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         )
         .bind(&hash.as_bytes()[..])
         .bind(token.name.as_str())
@@ -59,19 +65,22 @@ impl Tokens for SqliteStore {
         .bind(token.created_at.0)
         .bind(token.expires_at.map(|end| end.0))
         .bind(codec::encode_part("token limits", &token.limits)?)
+        .bind(token.share_plans)
         .execute(&mut *tx)
         .await?;
         if done.rows_affected() == 0 {
             return Ok(false);
         }
         raise(&mut tx).await?;
-        tx.commit([]).await?;
+        let answers = sharing(&mut tx, token).await?;
+        tx.commit(answers).await?;
         Ok(true)
     }
 
     async fn tokens(&self) -> Result<Vec<StoredToken>> {
         let rows: Vec<TokenRow> = sqlx::query_as(
-            "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits FROM tokens
+            "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits, share_plans, last_used_at
+             FROM tokens
              ORDER BY created_at DESC, hash DESC",
         )
         .fetch_all(&self.readers)
@@ -96,7 +105,8 @@ impl Tokens for SqliteStore {
         let mut tx = self.begin().await?;
         let row: Option<TokenRow> = sqlx::query_as(
             "UPDATE tokens SET revoked_at = ? WHERE namespace = ? AND name = ? AND revoked_at IS NULL
-             RETURNING hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits",
+             RETURNING hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits,
+                 share_plans, last_used_at",
         )
         .bind(at.0)
         .bind(of.as_str())
@@ -105,8 +115,24 @@ impl Tokens for SqliteStore {
         .await?;
         let Some(row) = row else { return Ok(None) };
         raise(&mut tx).await?;
-        tx.commit([]).await?;
-        Ok(Some(row.token()?.token))
+        let token = row.token()?.token;
+        let answers = sharing(&mut tx, &token).await?;
+        tx.commit(answers).await?;
+        Ok(Some(token))
+    }
+
+    async fn note_uses(&self, uses: &[(Digest, Timestamp)]) -> Result<()> {
+        let uses: Vec<(String, i64)> =
+            uses.iter().map(|(hash, at)| (hash.to_string(), at.0)).collect();
+        let mut tx = self.begin().await?;
+        sqlx::query(
+            "UPDATE tokens SET last_used_at = used.value ->> 1 FROM json_each(?) used
+             WHERE hash = unhex(used.value ->> 0) AND coalesce(last_used_at, 0) < used.value ->> 1",
+        )
+        .bind(codec::encode_part("uses of tokens", &uses)?)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit([]).await
     }
 
     async fn forget_tokens(&self, before: Timestamp) -> Result<u64> {
@@ -156,6 +182,14 @@ pub(super) async fn standing(
     .await?;
     let Some((limits, ended)) = row else { return Ok(None) };
     Ok(Some(Standing { limits: codec::decode_part("token limits", &limits)?, ended }))
+}
+
+/// Whether a token shares plans changes what others are answered.
+async fn sharing(tx: &mut SqliteConnection, token: &Token) -> Result<Option<Change>> {
+    match token.share_plans {
+        true => upkeep::revise(tx).await.map(Some),
+        false => Ok(None),
+    }
 }
 
 async fn raise(tx: &mut SqliteConnection) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Reads a job's trials for its page: the counts of all, but only as many trials as are drawn.
 
 use crate::domain::{Job, Trial, TrialCount};
-use crate::http::App;
+use crate::http::behalf::Served;
 use crate::http::dashboard::format;
 use crate::http::dashboard::pictures::heat_map;
 use crate::http::error::Problem;
@@ -27,7 +27,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    pub async fn read(app: &App, job: &Job, asked: Option<&str>) -> Result<Self, Problem> {
+    pub async fn read(app: &Served, job: &Job, asked: Option<&str>) -> Result<Self, Problem> {
         let counts = app.service.trial_counts(&job.id).await?;
         let tried = app.service.tried(&job.id, MOST_TRIED).await?;
         let families = heat_map::families(&counts);

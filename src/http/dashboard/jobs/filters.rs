@@ -2,7 +2,7 @@
 
 use super::super::address::encoded;
 use crate::domain::{DeviceId, Digest, JobState, WorkKind};
-use crate::http::App;
+use crate::http::behalf::Served;
 use crate::http::error::{Kind, Problem};
 use crate::service::JobFilter;
 use serde::Deserialize;
@@ -126,7 +126,7 @@ impl Filters {
     }
 
     /// Finds the matrix for the first digits of a digest.
-    pub async fn find_matrix(&mut self, app: &App) -> Result<(), Problem> {
+    pub async fn find_matrix(&mut self, app: &Served) -> Result<(), Problem> {
         let text = self.matrix.text.clone();
         if text.is_empty() || self.matrix.digest.is_some() {
             return Ok(());

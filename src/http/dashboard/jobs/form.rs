@@ -5,7 +5,7 @@ use super::super::address::encoded;
 use super::super::format;
 use crate::domain::catalog::operation::{self, Field, Kind, Value, fields, owners};
 use crate::domain::{DeviceId, Op, Plan};
-use crate::http::App;
+use crate::http::behalf::Served;
 use crate::http::error::Problem;
 use crate::service::PageRequest;
 
@@ -90,7 +90,7 @@ fn form_field(field: &'static Field) -> FormField {
 }
 
 /// All devices without repetition, usable ones first; also the selected one if it is no longer known.
-pub async fn devices(app: &App, chosen: Option<&DeviceId>) -> Result<Vec<Choice>, Problem> {
+pub async fn devices(app: &Served, chosen: Option<&DeviceId>) -> Result<Vec<Choice>, Problem> {
     let mut found = app.service.devices().await?;
     found.sort_by(|a, b| (!a.online, &a.device.id).cmp(&(!b.online, &b.device.id)));
     let mut choices: Vec<Choice> = Vec::new();
@@ -110,7 +110,7 @@ pub async fn devices(app: &App, chosen: Option<&DeviceId>) -> Result<Vec<Choice>
     Ok(choices)
 }
 
-pub async fn known_matrices(app: &App) -> Result<Vec<Known>, Problem> {
+pub async fn known_matrices(app: &Served) -> Result<Vec<Known>, Problem> {
     let page = PageRequest { after: None, limit: OFFERED };
     let page = app.service.matrices(&page).await?;
     let known = page.items.into_iter().map(|matrix| {

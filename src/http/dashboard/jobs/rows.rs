@@ -206,6 +206,7 @@ mod tests {
             best: None,
             plan: None,
             follow_up: None,
+            priority: 0,
             stopped_by: None,
             error: Some("the device is gone".to_owned()),
             attempts: 1,

@@ -16,10 +16,10 @@ const FILL: &str = "
         CASE WHEN i % 3 THEN 'succeeded' ELSE 'failed' END, 'done', i, i, 3 FROM n;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
     INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
-        facts_version, facts)
+        facts_version, facts, token)
     SELECT 'plan' || i, randomblob(32), 'spmm ' || (i % 5), 'class', 'warm', randomblob(32), i, 1,
         json_object('problem', json_object('op', 'spmm'), 'model_error',
-            json_object('model', 'm', 'trials', 9, 'median_ratio', 1.5, 'spread', 1.5)), 1, '{}' FROM n;
+            json_object('model', 'm', 'trials', 9, 'median_ratio', 1.5, 'spread', 1.5)), 1, '{}', CASE i % 2 WHEN 0 THEN 'ci' END FROM n;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
     INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
     SELECT randomblob(32), randomblob(32), i, 1, '{}' FROM n;
@@ -148,6 +148,16 @@ async fn check(store: &SqliteStore) {
         one(plans::OF_MATRIX, &["plans_by_key (namespace=? AND pattern_digest=? AND problem=?"])
             .await;
     assert!(!lookup.contains("SCAN plans") && !lookup.contains("SCAN holdings"), "{lookup}");
+    let shared = one(
+        plans::SHARED,
+        &[
+            "plans_of_tokens (pattern_digest=? AND problem=? AND device_class=? AND l2_policy=?",
+            "plans_of_tokens_by_matrix (matrix=?)",
+            "tokens_in_force (namespace=? AND name=?)",
+        ],
+    )
+    .await;
+    assert!(!shared.contains("SCAN") && !shared.contains("B-TREE"), "{shared}");
     one(
         matrices::ALL,
         &["USING COVERING INDEX holdings_newest (namespace=? AND (created_at,digest)<"],
