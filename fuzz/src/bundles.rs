@@ -2,11 +2,10 @@
 
 use serde_json::{Value, json};
 use sparsetune::bundle::{Bundle, LoadedPlan, Place};
-use sparsetune::domain::bundle::MANIFEST;
+use sparsetune::domain::bundle::{DenseOperand, MANIFEST};
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read, Write};
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use zip::write::SimpleFileOptions;
 
 /// A bundle as a file.
@@ -17,19 +16,26 @@ pub fn file(data: &[u8]) {
 /// Most elements of the dense operands that are drawn here.
 const DRAWN: u64 = 1 << 12;
 
-/// What is accepted can be loaded or is refused with a reason, and a loaded plan runs.
+/// What is accepted can be loaded or is refused with a reason, and a loaded plan runs, also with other values.
 fn opened(bytes: Vec<u8>) {
     let Ok(bundle) = Bundle::from_bytes(bytes) else { return };
     let text = serde_json::to_vec(bundle.manifest()).expect("a manifest has a text");
     let again = serde_json::from_slice(&text);
     assert_eq!(again.ok().as_ref(), Some(bundle.manifest()));
-    let call = bundle.manifest().call.clone();
-    let elements = |rows: u64, cols: u64| rows.checked_mul(cols).is_none_or(|count| count > DRAWN);
-    if elements(call.b.rows, call.b.cols) || elements(call.c.rows, call.c.cols) {
+    let (call, nnz) = (bundle.manifest().call.clone(), bundle.manifest().matrix.nnz);
+    let small = |operand: &DenseOperand| {
+        operand.rows.checked_mul(operand.cols).is_some_and(|elements| elements <= DRAWN)
+    };
+    if !small(&call.b) || !small(&call.c) || nnz > DRAWN {
         return;
     }
-    let Ok(plan) = LoadedPlan::load(Arc::new(bundle), &Place::Host) else { return };
+    let Ok(mut plan) = LoadedPlan::load(Arc::new(bundle), &Place::Host) else { return };
     let _ = plan.check();
+    let _ = plan.update_values(&vec![0.5; nnz as usize]);
+    let zeros = |operand: &DenseOperand| {
+        vec![0; (operand.rows * operand.cols * operand.element.bytes()) as usize]
+    };
+    let _ = plan.run_on_host(&zeros(&call.b), &mut zeros(&call.c), 1.0, 0.0);
 }
 
 type Members = BTreeMap<String, Vec<u8>>;

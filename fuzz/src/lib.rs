@@ -6,6 +6,7 @@
 //! told as promised.
 
 mod bundles;
+mod exports;
 mod json;
 mod readers;
 mod reading;
@@ -14,7 +15,7 @@ mod requests;
 /// A target's name, which is also that of its folder in `seeds`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("matrix_market", readers::matrix_market),
     ("npz", readers::npz),
     ("npz_members", readers::npz_members),
@@ -27,6 +28,7 @@ pub const TARGETS: [Target; 19] = [
     ("reader_lines", reading::lines),
     ("bundle", bundles::file),
     ("bundle_members", bundles::members),
+    ("export", exports::export),
     ("problem_json", json::problem),
     ("answers_json", json::answers),
     ("lines_json", json::lines),

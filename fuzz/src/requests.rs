@@ -4,6 +4,7 @@
 use super::readers;
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::http::request::Builder;
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
@@ -76,6 +77,33 @@ impl World {
                 };
             (Response::from_parts(parts, ()), body)
         })
+    }
+
+    /// The answer to a request, which keeps all promises. A stranger has no token.
+    fn checked(&mut self, request: Request<Body>, stranger: bool) -> (StatusCode, Bytes) {
+        self.requests += 1;
+        if self.requests.is_multiple_of(METRICS) {
+            let metrics = Request::get("/metrics").header(header::HOST, "localhost");
+            self.ask(metrics.body(Body::empty()).expect("a request"));
+        }
+        let what = format!("{} {}", request.method(), request.uri());
+        let head = request.method() == Method::HEAD;
+        let path = request.uri().path();
+        let open = OPEN.contains(&path) || path.starts_with(OPEN_FILES);
+        let (response, body) = self.ask(request);
+        check(&what, head, &response, &body);
+        let status = response.status();
+        assert!(open || !stranger || !status.is_success(), "{what}: a stranger is admitted");
+        (status, body)
+    }
+
+    /// A request of somebody who has the token.
+    fn by_token(&self, method: Method, path: &str) -> Builder {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "localhost")
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.secret))
     }
 
     /// Whether a server without tokens got one, so that it admits nobody else.
@@ -167,27 +195,16 @@ fn limits() -> Limits {
     }
 }
 
-/// Asks a server with or without tokens; the function gets it and makes the request. A stranger has no token.
-fn asked(tokens: bool, stranger: bool, make: impl FnOnce(&World) -> Option<Request<Body>>) {
+/// Gives a server with or without tokens.
+fn with(tokens: bool, act: impl FnOnce(&mut World)) {
     static WORLDS: [Mutex<Option<World>>; 2] = [const { Mutex::new(None) }; 2];
     let mut slot = WORLDS[usize::from(tokens)].lock().unwrap_or_else(PoisonError::into_inner);
     if slot.as_ref().is_none_or(|world| world.requests >= LASTING || world.closed(tokens)) {
         *slot = Some(World::new(tokens));
     }
-    let Some(world) = slot.as_mut() else { return };
-    let Some(request) = make(world) else { return };
-    world.requests += 1;
-    if world.requests.is_multiple_of(METRICS) {
-        let metrics = Request::get("/metrics").header(header::HOST, "localhost");
-        world.ask(metrics.body(Body::empty()).expect("a request"));
+    if let Some(world) = slot.as_mut() {
+        act(world);
     }
-    let what = format!("{} {}", request.method(), request.uri());
-    let head = request.method() == Method::HEAD;
-    let path = request.uri().path();
-    let open = OPEN.contains(&path) || path.starts_with(OPEN_FILES);
-    let (response, body) = world.ask(request);
-    check(&what, head, &response, &body);
-    assert!(open || !stranger || !response.status().is_success(), "{what}: a stranger is admitted");
 }
 
 /// What every answer promises.
@@ -235,16 +252,13 @@ pub fn bodies(data: &[u8]) {
     let Some((&place, body)) = data.split_first() else { return };
     let (path, is_json) =
         BODIES[usize::from(place.to_ascii_lowercase().wrapping_sub(b'a')) % BODIES.len()];
-    asked(true, false, |world| {
+    with(true, |world| {
         let kind = if is_json { "application/json" } else { "application/x-www-form-urlencoded" };
-        let mut request = Request::post(path)
-            .header(header::HOST, "localhost")
-            .header(header::CONTENT_TYPE, kind)
-            .header(header::AUTHORIZATION, format!("Bearer {}", world.secret));
+        let mut request = world.by_token(Method::POST, path).header(header::CONTENT_TYPE, kind);
         if place.is_ascii_uppercase() {
             request = request.header(header::CONTENT_ENCODING, "gzip");
         }
-        request.body(Body::from(body.to_vec())).ok()
+        world.checked(request.body(Body::from(body.to_vec())).expect("a request"), false);
     });
 }
 
@@ -264,7 +278,11 @@ pub fn requests(data: &[u8]) {
     let guarded = names.contains("authorization") || names.contains("cookie");
     let known = head.contains(SECRET) || head.contains(SESSION);
     let stranger = guarded && !known;
-    asked(guarded, stranger, |world| request(&world.filled(head), &names, body));
+    with(guarded, |world| {
+        if let Some(request) = request(&world.filled(head), &names, body) {
+            world.checked(request, stranger);
+        }
+    });
 }
 
 fn request(head: &str, names: &BTreeSet<String>, body: &[u8]) -> Option<Request<Body>> {
@@ -281,4 +299,31 @@ fn request(head: &str, names: &BTreeSet<String>, body: &[u8]) -> Option<Request<
         request = request.header(name, HeaderValue::from_str(value.trim()).ok()?);
     }
     request.body(Body::from(body.to_vec())).ok()
+}
+
+/// An export of another store arrives at a server, twice.
+pub(crate) fn imported(file: &[u8]) {
+    with(true, |world| {
+        let mut import = || {
+            let request = world.by_token(Method::POST, "/v1/import");
+            let request = request.body(Body::from(file.to_vec())).expect("a request");
+            world.checked(request, false)
+        };
+        if import().0 != StatusCode::OK {
+            return;
+        }
+        let (status, report) = import();
+        assert_eq!(status, StatusCode::OK, "what was taken in is refused");
+        let report: Value = serde_json::from_slice(&report).expect("a report");
+        for of in ["plans", "jobs", "trials", "models", "matrices", "files"] {
+            assert_eq!(report[of]["new"], 0, "{report}");
+        }
+        let export = world.by_token(Method::GET, "/v1/export?files=true&matrices=true");
+        let (status, body) = world.checked(export.body(Body::empty()).expect("a request"), false);
+        assert_eq!(status, StatusCode::OK);
+        let file = super::readers::file_of(&body);
+        super::exports::read(file.path()).expect("what is handed out is whole");
+        // It has grown, and is handed out whole each time.
+        world.requests += LASTING / 50;
+    });
 }
