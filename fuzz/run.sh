@@ -52,7 +52,7 @@ fi
 for target in "${targets[@]}"; do mkdir -p "$corpus/$target"; done
 
 # Inputs of any length are read, but those that the engine makes are short: they are tried more often.
-limits=(-rss_limit_mb=2048 -timeout=20 -max_len=16384)
+limits=(-rss_limit_mb=2048 -timeout=20 -max_len=16384 -dict="$here/words.dict")
 
 # One process: `one TARGET NUMBER`. It goes on after a failure, since the next input may show another.
 one() {
