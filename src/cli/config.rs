@@ -34,6 +34,7 @@ pub struct Config {
     pub log: Log,
     pub telemetry: Telemetry,
     pub webhooks: Webhooks,
+    pub drift: Drift,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -220,6 +221,14 @@ impl Webhooks {
     pub fn allowed(&self) -> Result<Vec<Network>, String> {
         self.allow.iter().map(|text| text.parse()).collect()
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drift {
+    pub check_h: f64,
+    pub tolerance: f64,
+    pub renewals_per_day: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]

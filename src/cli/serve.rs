@@ -7,8 +7,8 @@ use crate::http::{App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use crate::service::training::Trainer;
 use crate::service::webhooks::WebhookSettings;
 use crate::service::{
-    BudgetLimits, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings, StoredLimits,
-    jobs_bytes,
+    BudgetLimits, DriftSettings, Keep, LearningSettings, SearchDefaults, Service, ServiceSettings,
+    StoredLimits, jobs_bytes,
 };
 use crate::store::pairing::{self, Opening};
 use crate::store::process_name::ProcessName;
@@ -288,6 +288,11 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
         device_locks: config.devices.locks().map(Path::to_owned),
         device_lock_wait: Duration::from_secs_f64(config.devices.lock_wait_s),
         learning: learning(config),
+        drift: DriftSettings {
+            check: Duration::from_secs_f64(config.drift.check_h * 3600.0),
+            tolerance: config.drift.tolerance,
+            renewals_per_day: config.drift.renewals_per_day,
+        },
         webhooks: WebhookSettings {
             // What cannot be read was refused with the configuration.
             allow: config.webhooks.allowed().unwrap_or_default(),

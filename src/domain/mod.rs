@@ -9,6 +9,7 @@ pub mod clock;
 pub mod device;
 pub mod digest;
 pub mod discreet;
+pub mod drift;
 pub mod element;
 pub mod event;
 pub mod fixed;

@@ -30,6 +30,8 @@ const TRIALS: &str = "sparsetune_trials_total";
 const TRIAL_SECONDS: &str = "sparsetune_trial_seconds";
 const QUARANTINED: &str = "sparsetune_quarantined_total";
 const DAMAGED_BLOBS: &str = "sparsetune_damaged_blobs_total";
+const PLANS_DRIFTED: &str = "sparsetune_plans_drifted";
+const PLAN_CHECKS: &str = "sparsetune_plan_checks_total";
 const UPLOADS: &str = "sparsetune_uploads_total";
 const UPLOAD_BYTES: &str = "sparsetune_upload_bytes";
 const PARSE_SECONDS: &str = "sparsetune_parse_seconds";
@@ -130,6 +132,11 @@ fn describe() {
         DAMAGED_BLOBS,
         "Stored files whose contents were not those of their digest, and that were set aside."
     );
+    describe_gauge!(
+        PLANS_DRIFTED,
+        "Pinned plans that no longer held when they were last measured again."
+    );
+    describe_counter!(PLAN_CHECKS, "Pinned plans measured again, by verdict.");
     describe_counter!(UPLOADS, "Uploads by outcome.");
     describe_histogram!(UPLOAD_BYTES, Unit::Bytes, "Size of an upload as it arrived.");
     describe_histogram!(
@@ -175,7 +182,10 @@ fn begin_at_zero() {
     for (_, grade) in GRADES {
         counter!(LOOKUPS, "grade" => grade, "source" => "store").increment(0);
     }
-    for name in [CONNECTIONS, EVENT_STREAMS, UPLOADS_RUNNING] {
+    for verdict in ["holds", "unclear", "drifted"] {
+        counter!(PLAN_CHECKS, "verdict" => verdict).increment(0);
+    }
+    for name in [CONNECTIONS, EVENT_STREAMS, UPLOADS_RUNNING, PLANS_DRIFTED] {
         gauge!(name).set(0.0);
     }
 }

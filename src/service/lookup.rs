@@ -3,6 +3,7 @@
 use super::devices::{AUTO, Known, class_of};
 use super::guesses::{Found, Guess, MOST_STORED};
 use super::{Result, Service, neighbours};
+use crate::domain::drift::{Check, Verdict};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
 use metrics::counter;
@@ -70,7 +71,7 @@ impl Service {
             };
             let plan = store.plan_for(&query.matrix, &key).await?;
             if let Some(plan) = plan.filter(|plan| holds_for(plan, query.matrix, None)) {
-                return Ok(Self::grade(plan, &key.device_class, &known));
+                return self.grade(plan, &key.device_class, &known).await;
             }
         }
         let facts = store.known_matrix(&query.matrix).await?;
@@ -87,7 +88,7 @@ impl Service {
         };
         let mut reasons = match self.measured_plan(&key).await? {
             Some(plan) if holds_for(&plan, query.matrix, facts.as_ref()) => {
-                return Ok(Self::grade(plan, &key.device_class, &known));
+                return self.grade(plan, &key.device_class, &known).await;
             }
             Some(plan) => vec![format!(
                 "a plan of this pattern exists, but it holds only for the values of matrix {}",
@@ -164,13 +165,18 @@ impl Service {
         }
     }
 
-    /// Exact or stale, according to what is known about the class today.
-    fn grade(plan: Plan, class: &DeviceClass, known: &[Known]) -> Lookup {
+    /// Exact or stale, according to what is known about the class today, and to what measuring the plan again said.
+    async fn grade(&self, plan: Plan, class: &DeviceClass, known: &[Known]) -> Result<Lookup> {
+        self.used(&plan.id);
+        let checks = self.checks().await?;
+        let check = checks.get(&plan.id);
         let here: Vec<&Device> =
             known.iter().filter(|known| known.class == *class).map(|known| &known.device).collect();
         let changes = Self::changes(&plan, &here);
-        let grade = if changes.is_empty() { Grade::Exact } else { Grade::Stale };
+        let drifted = check.is_some_and(|check| check.verdict == Verdict::Drifted);
+        let grade = if changes.is_empty() && !drifted { Grade::Exact } else { Grade::Stale };
         let mut reasons = changes;
+        reasons.extend(check.map(Check::told));
         reasons.extend(plan.expected_calls.map(|calls| {
             format!(
                 "the plan was chosen for {calls} calls, preprocessing counted: for another number of calls another \
@@ -183,7 +189,7 @@ impl Service {
                 "no device of class {class} is registered, so today's software could not be compared with the plan's"
             ));
         }
-        Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) }
+        Ok(Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) })
     }
 
     pub(super) fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {

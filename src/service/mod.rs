@@ -6,6 +6,7 @@ mod bundles;
 pub mod checkup;
 mod devices;
 mod drawings;
+mod drift;
 mod error;
 mod events;
 mod guesses;
@@ -45,6 +46,7 @@ pub use crate::store::{
 pub use bundles::{BundleFile, Imported, ReadyBundle};
 pub use devices::{DeviceStatus, Opening};
 pub use drawings::PAGE_SPY;
+pub use drift::DriftSettings;
 pub use error::{Lack, Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
@@ -115,6 +117,7 @@ struct Inner {
     /// The active learned models, as last read.
     models: Mutex<rankers::InUse>,
     ring: Arc<Ring>,
+    drift: drift::Remembered,
 }
 
 impl Service {
@@ -148,6 +151,7 @@ impl Service {
             opening: Mutex::default(),
             models: Mutex::default(),
             ring: Arc::default(),
+            drift: drift::Remembered::default(),
         };
         Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()), store }
     }

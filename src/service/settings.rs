@@ -1,5 +1,6 @@
 //! Settings of the use cases; filled from the configuration at start.
 
+use super::drift::DriftSettings;
 use super::room::StoredLimits;
 use super::webhooks::WebhookSettings;
 use crate::domain::retention::Rules;
@@ -56,6 +57,7 @@ pub struct ServiceSettings {
     pub retention: Rules,
     pub learning: LearningSettings,
     pub webhooks: WebhookSettings,
+    pub drift: DriftSettings,
 }
 
 /// The folder of device locks, unless configured: one that every process of a host sees, whoever runs it.
@@ -204,6 +206,7 @@ impl Default for ServiceSettings {
             retention: Rules::default(),
             learning: LearningSettings::default(),
             webhooks: WebhookSettings::default(),
+            drift: DriftSettings::default(),
         }
     }
 }

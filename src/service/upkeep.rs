@@ -47,7 +47,10 @@ impl Service {
                         return;
                     }
                     _ = look.tick() => ("revision", self.look_at_revision().await),
-                    _ = heartbeat.tick() => ("heartbeat", self.heartbeat().await),
+                    _ = heartbeat.tick() => {
+                        told("uses of plans", self.store_uses().await);
+                        ("heartbeat", self.heartbeat().await)
+                    }
                 };
                 told(what, done);
             }
@@ -56,6 +59,7 @@ impl Service {
         let removing = async {
             while stop.run_until_cancelled(prune.tick()).await.is_some() {
                 told("pruning", self.remove_old().await.map(drop));
+                told("renewal of plans", self.renew_outdated().await.map(drop));
             }
         };
         tokio::join!(looking, removing);

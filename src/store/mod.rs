@@ -4,6 +4,7 @@ mod audit;
 pub mod blobs;
 mod bundles;
 mod changes;
+mod drift;
 mod learning;
 pub mod pairing;
 pub mod private;
@@ -19,6 +20,7 @@ pub use audit::Audit;
 pub use blobs::{BlobError, BlobFacts, Blobs, LocalBlobs, LocalFile};
 pub use bundles::{Bundles, StoredBundle};
 pub use changes::{Change, Listener, Listeners};
+pub use drift::{Drift, UsedPlan};
 pub use learning::{
     ActivationQuery, DescribedJob, Learning, PutToUse, RollBack, TrainingGroup, TrainingRow,
     Undescribed,
@@ -365,6 +367,7 @@ pub trait Store:
     + Upkeep
     + Retaining
     + Transfer
+    + Drift
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);

@@ -6,6 +6,7 @@ mod damage;
 #[path = "../fixture/device.rs"]
 mod device;
 mod devices;
+mod drift;
 mod events;
 mod ingest;
 mod jobs;

@@ -10,6 +10,7 @@ mod claimed;
 mod clocks;
 #[path = "../fixture/device.rs"]
 mod device;
+mod drift;
 mod families;
 mod figures;
 mod full;

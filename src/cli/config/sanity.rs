@@ -58,6 +58,15 @@ impl Config {
         if let Err(error) = self.webhooks.allowed() {
             found.0.push(format!("webhooks.allow: {error}"));
         }
+        let drift = &self.drift;
+        let sane = (0.0..=24.0 * 366.0).contains(&drift.check_h);
+        found.unless(
+            sane,
+            "drift.check_h",
+            "must be at least 0 (never) and at most 366 days, in hours",
+        );
+        let sane = (1.01..=100.0).contains(&drift.tolerance);
+        found.unless(sane, "drift.tolerance", "must be at least 1.01 and at most 100");
         if let Err(error) = log.filter.parse::<Targets>() {
             found.0.push(format!("log.filter: {error}"));
         }

@@ -10,6 +10,7 @@ mod measure;
 mod predicted;
 mod recorder;
 mod search_context;
+mod sentinel;
 mod session;
 mod watch;
 mod worker;

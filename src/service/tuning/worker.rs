@@ -3,6 +3,7 @@
 use super::Measuring;
 use super::device_lock::{Asked, DeviceLock};
 use super::recorder::Recorder;
+use super::sentinel;
 use super::session::{Ended, Session};
 use super::watch::job_span;
 use crate::domain::{Caller, Device, Job, Work};
@@ -10,7 +11,8 @@ use crate::pool::{Evaluator, PoolError};
 use crate::service::lease::{LeaseKeeper, LeaseSignals};
 use crate::service::{Service, ServiceError};
 use crate::store::{Claim, Fence, Queue, StoreError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -37,6 +39,8 @@ pub struct Worker {
     /// Unique among all starts of all workers of a store, so that claims made before a restart are not mistaken for its
     /// own.
     owner: String,
+    /// When it looks for a plan to measure again.
+    looks_at: Instant,
 }
 
 impl Worker {
@@ -52,7 +56,8 @@ impl Worker {
         service.register(device.clone()).await?;
         service.set_device_restarts(&device.id, evaluator.restarts());
         let owner = format!("{}/{}/{}", service.settings().owner, device.id, uuid::Uuid::now_v7());
-        Ok(Self { service, evaluator, device, measuring, disturbed, owner })
+        let looks_at = Instant::now();
+        Ok(Self { service, evaluator, device, measuring, disturbed, owner, looks_at })
     }
 
     pub fn device(&self) -> &Device {
@@ -67,6 +72,8 @@ impl Worker {
             let mut queued = self.service.signals().queue();
             match self.take_one(&shutdown).await {
                 Ok(true) => {}
+                // A plan was measured again, or a job has come meanwhile.
+                Ok(false) if self.look_again(&mut queued, &shutdown).await => {}
                 Ok(false) => {
                     tokio::select! {
                         _ = queued.changed() => {}
@@ -82,6 +89,41 @@ impl Worker {
             }
         }
         self.evaluator.close().await;
+    }
+
+    /// Measures a pinned plan again, until a job comes. False if there was none to measure, or it is not time to look for one.
+    async fn look_again(
+        &mut self,
+        queued: &mut watch::Receiver<()>,
+        shutdown: &CancellationToken,
+    ) -> bool {
+        let settings = self.service.settings();
+        if self.looks_at > Instant::now() || settings.drift.check.is_zero() {
+            return false;
+        }
+        let stop = shutdown.child_token();
+        let effort = self.measuring.effort;
+        let with = (&mut self.evaluator, &self.device);
+        let mut look = Box::pin(sentinel::look_again(&self.service, with, effort, &stop));
+        let looked = tokio::select! {
+            looked = &mut look => looked,
+            _ = queued.changed() => {
+                stop.cancel();
+                if let Err(error) = look.await {
+                    tracing::warn!(%error, device = %self.device.id, "a plan was not measured again");
+                }
+                return true;
+            }
+        };
+        let looked = looked.unwrap_or_else(|error| {
+            tracing::warn!(%error, device = %self.device.id, "a plan was not measured again");
+            false
+        });
+        if !looked {
+            let pause = (settings.drift.check / 60).min(LONGEST_PAUSE);
+            self.looks_at = Instant::now() + pause;
+        }
+        looked
     }
 
     /// Claims and runs one job; false if none is queued.

@@ -5,6 +5,7 @@ mod bundles;
 mod codec;
 mod copy;
 mod devices;
+mod drift;
 mod endings;
 mod events;
 mod figures;
