@@ -138,6 +138,8 @@ pub async fn open_with(
         let (store, blobs) = (file.to_owned(), folder.to_owned());
         return Err(OpenError::Foreign { store, blobs });
     }
+    // The folder says it for good: a loss of power that undid the id of a new database would leave it with blobs of another.
+    store.checkpoint().await.map_err(of_store)?;
     blobs.give_to(&id).and_then(|()| blobs.end_filling()).map_err(io)?;
     Ok((store, blobs))
 }

@@ -168,6 +168,15 @@ impl SqliteStore {
         Ok(Self { writer, readers, listeners, now: limits.now, file, caller })
     }
 
+    /// Syncs the log and moves it into the database file, as far as others' reads permit.
+    ///
+    /// # Errors
+    /// Either cannot be written.
+    pub async fn checkpoint(&self) -> Result<()> {
+        sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&self.writer).await?;
+        Ok(())
+    }
+
     /// The name of the caller's token.
     fn token(&self) -> Option<&str> {
         self.caller.token.as_ref().map(TokenName::as_str)
