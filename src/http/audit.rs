@@ -22,6 +22,21 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use tracing::Instrument;
 
+/// An extension of answers to requests that found everything as they wanted it, and have changed nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchanged;
+
+impl Unchanged {
+    /// The answer, with the mark unless something has changed.
+    pub fn unless(changed: bool, answer: impl IntoResponse) -> Response {
+        let mut answer = answer.into_response();
+        if !changed {
+            answer.extensions_mut().insert(Self);
+        }
+        answer
+    }
+}
+
 /// Records what other methods than GET have changed, or may have: an answer that was given up, or went wrong, does not tell. An entry
 /// that cannot be written is logged.
 pub async fn record(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -85,7 +100,8 @@ fn may_have_changed(response: &Response) -> bool {
     let status = response.status();
     let given_up = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::REQUEST_TIMEOUT].contains(&status)
         && response.extensions().get::<Problem>().is_none();
-    status.is_success()
+    let unchanged = response.extensions().get::<Unchanged>().is_some();
+    status.is_success() && !unchanged
         || status.is_redirection()
         || status == StatusCode::INTERNAL_SERVER_ERROR
         || given_up

@@ -1,5 +1,6 @@
 //! Jobs: submission, progress, cancellation.
 
+use super::audit::Unchanged;
 use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::{Json as JsonBody, Path, Query, given};
@@ -128,7 +129,7 @@ pub async fn submit(
     let key = idempotency_key(&headers)?;
     let priority = body.priority.unwrap_or(0);
     let submitted = app.service.submit_at(&body.try_into()?, key, priority).await?;
-    Ok(with_work(submitted.job))
+    Ok(Unchanged::unless(submitted.created, with_work(submitted.job)))
 }
 
 /// The kinds in a list. The default is tuning jobs, because clients of the first version know only these.

@@ -1,5 +1,6 @@
 //! Matrices: streamed upload, facts, lists, pictures, deletion.
 
+use super::audit::Unchanged;
 use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
@@ -10,7 +11,7 @@ use crate::wire::{Matrix, Page};
 use axum::Json;
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -48,8 +49,8 @@ pub async fn upload(
     let uploaded = upload.run(|body| app.service.upload_coded(body, coding, name)).await?;
     let status = if uploaded.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/matrices/{}", uploaded.matrix.digest);
-    Ok((status, [(header::LOCATION, location)], Json(Matrix::from(uploaded.matrix)))
-        .into_response())
+    let answer = (status, [(header::LOCATION, location)], Json(Matrix::from(uploaded.matrix)));
+    Ok(Unchanged::unless(uploaded.created, answer))
 }
 
 pub async fn list(

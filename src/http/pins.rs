@@ -1,5 +1,6 @@
 //! Pins: what retention leaves alone.
 
+use super::audit::Unchanged;
 use super::behalf::{OnBehalf, Served};
 use super::error::Problem;
 use super::extract::Path;
@@ -8,6 +9,7 @@ use crate::service::Pin;
 use crate::wire::Pins;
 use axum::Json;
 use axum::http::StatusCode;
+use axum::response::Response;
 
 pub async fn list(OnBehalf(app): OnBehalf) -> Result<Json<Pins>, Problem> {
     let pins = app.service.pins().await?;
@@ -17,32 +19,32 @@ pub async fn list(OnBehalf(app): OnBehalf) -> Result<Json<Pins>, Problem> {
 pub async fn pin_matrix(
     OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     set(&app, Pin::Matrix(digest), true).await
 }
 
 pub async fn unpin_matrix(
     OnBehalf(app): OnBehalf,
     Path(digest): Path<Digest>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     set(&app, Pin::Matrix(digest), false).await
 }
 
 pub async fn pin_plan(
     OnBehalf(app): OnBehalf,
     Path(id): Path<PlanId>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     set(&app, Pin::Plan(id), true).await
 }
 
 pub async fn unpin_plan(
     OnBehalf(app): OnBehalf,
     Path(id): Path<PlanId>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     set(&app, Pin::Plan(id), false).await
 }
 
-async fn set(app: &Served, what: Pin, pinned: bool) -> Result<StatusCode, Problem> {
-    app.service.pin(&what, pinned).await?;
-    Ok(StatusCode::NO_CONTENT)
+async fn set(app: &Served, what: Pin, pinned: bool) -> Result<Response, Problem> {
+    let changed = app.service.pin(&what, pinned).await?;
+    Ok(Unchanged::unless(changed, StatusCode::NO_CONTENT))
 }

@@ -70,6 +70,7 @@ use crate::pool::Readers;
 use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError, Whose};
 use drawings::Drawings;
 use signals::Signals;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -118,6 +119,8 @@ struct Inner {
     models: Mutex<rankers::InUse>,
     ring: Arc<Ring>,
     drift: drift::Remembered,
+    /// Entries that this process has added to the audit log.
+    recorded: AtomicU64,
 }
 
 impl Service {
@@ -152,6 +155,7 @@ impl Service {
             models: Mutex::default(),
             ring: Arc::default(),
             drift: drift::Remembered::default(),
+            recorded: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()), store }
     }

@@ -69,15 +69,13 @@ pub struct Gone {
 const BATCH: usize = 50;
 
 impl Service {
-    /// Keeps a matrix or a plan, and the job that made the plan, from retention; a pinned matrix cannot be deleted either.
+    /// Keeps a matrix or a plan, and the job that made the plan, from retention; a pinned matrix cannot be deleted either. Returns whether
+    /// that has changed.
     ///
     /// # Errors
     /// `NotFound` if there is no such thing.
-    pub async fn pin(&self, what: &Pin, pinned: bool) -> Result<()> {
-        if self.store.pin(what, pinned).await? {
-            return Ok(());
-        }
-        Err(match what {
+    pub async fn pin(&self, what: &Pin, pinned: bool) -> Result<bool> {
+        self.store.pin(what, pinned).await?.ok_or_else(|| match what {
             Pin::Matrix(digest) => ServiceError::not_found("matrix", digest),
             Pin::Plan(id) => ServiceError::not_found("plan", id),
         })

@@ -153,7 +153,7 @@ pub struct Keep {
     pub temp_files: Duration,
     /// Entries of the audit log, and tokens that were revoked or expired.
     pub audit: Duration,
-    /// Most entries of the audit log.
+    /// Most entries of the audit log; of more, those go of the tokens that have most of them.
     pub audit_entries: u32,
 }
 

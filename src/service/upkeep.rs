@@ -82,10 +82,6 @@ impl Service {
     /// One round of removal.
     pub async fn remove_old(&self) -> Result<Removed> {
         let keep = self.inner.settings.keep;
-        let before = |age: Duration| {
-            let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-            Timestamp::now().plus_millis(age.saturating_neg())
-        };
         let retention = Retention {
             idempotency_keys: before(keep.idempotency_keys),
             events: before(keep.events),
@@ -102,7 +98,7 @@ impl Service {
             + self.inner.blobs.sweep_staged(keep.temp_files).await?;
         let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
         let trash = self.empty_trash(keep.blobs).await?;
-        let audit = self.store.trim_audit(before(keep.audit), keep.audit_entries).await?;
+        let audit = self.trim_audit().await?;
         let tokens = self.store.forget_tokens(before(keep.audit)).await?;
         let removed = Removed { rows, retained, files, blobs, trash, audit, tokens };
         if removed != Removed::default() {
@@ -152,4 +148,10 @@ fn told(what: &str, done: Result<()>) {
     if let Err(error) = done {
         tracing::warn!(what, %error, "upkeep failed");
     }
+}
+
+/// The time that is so long ago.
+pub(super) fn before(age: Duration) -> Timestamp {
+    let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::now().plus_millis(age.saturating_neg())
 }

@@ -14,6 +14,7 @@ pub trait Audit: Send + Sync {
         token: Option<&str>,
         page: &PageRequest,
     ) -> Result<Page<AuditEntry>>;
-    /// Removes entries from before this time, and the oldest of more than `most`; returns how many.
+    /// Removes entries from before this time, and of more than `most` the oldest of those tokens that have most of them, so that nobody's
+    /// entries displace another's who has few; returns how many.
     async fn trim_audit(&self, before: Timestamp, most: u32) -> Result<u64>;
 }

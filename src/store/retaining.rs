@@ -84,8 +84,8 @@ pub struct KeptBundle {
 /// was set.
 #[async_trait]
 pub trait Retaining: Send + Sync {
-    /// Pins something, or lifts its pin. False if it does not exist.
-    async fn pin(&self, what: &Pin, pinned: bool) -> Result<bool>;
+    /// Pins something, or lifts its pin, and returns whether that has changed; `None` if it does not exist.
+    async fn pin(&self, what: &Pin, pinned: bool) -> Result<Option<bool>>;
     async fn pins(&self) -> Result<Pins>;
     /// Every matrix of every namespace, in no particular order.
     async fn kept_matrices(&self) -> Result<Vec<KeptMatrix>>;

@@ -73,6 +73,42 @@ async fn changes_are_recorded_with_who_and_what() {
 }
 
 #[tokio::test]
+async fn what_has_changed_nothing_is_no_entry() {
+    let app = TestApp::with(&[("server.tokens", tokens())]).await;
+    let ask = |method, path: &str| app.request(method, path).bearer_auth(ADMIN);
+    let mut statuses = Vec::new();
+    let mut sent = async |request: reqwest::RequestBuilder| {
+        let answer = request.send().await.unwrap();
+        statuses.push(answer.status().as_u16());
+        answer.json::<Value>().await.unwrap_or_default()
+    };
+    let mut matrix = Value::Null;
+    for _ in 0..2 {
+        matrix = sent(ask(Method::POST, "/v1/matrices").body(tridiagonal(5))).await;
+    }
+    for _ in 0..2 {
+        sent(ask(Method::POST, "/v1/jobs").json(&spmm(&matrix, 4))).await;
+    }
+    let pin = format!("/v1/matrices/{}/pin", matrix["digest"].as_str().unwrap());
+    for method in [Method::PUT, Method::PUT, Method::DELETE, Method::DELETE] {
+        sent(ask(method, &pin)).await;
+    }
+    assert_eq!(statuses, [201, 200, 202, 202, 204, 204, 204, 204]);
+    let list = ask(Method::GET, "/v1/audit").send().await.unwrap();
+    let list: Value = list.json().await.unwrap();
+    let told: Vec<&str> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["action"].as_str().unwrap())
+        .collect();
+    let pin = "/v1/matrices/{digest}/pin";
+    let expected =
+        [&format!("DELETE {pin}"), &format!("PUT {pin}"), "POST /v1/jobs", "POST /v1/matrices"];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
 async fn who_closes_the_connection_is_recorded_as_well() {
     let app = TestApp::with(&[("server.tokens", tokens())]).await;
     let address = app.running.address;

@@ -1,10 +1,10 @@
 //! Backups, made while a service writes, and checks of a store that is used.
 
 use crate::world::*;
-use sparsetune::domain::Digest;
-use sparsetune::service::ServiceSettings;
+use sparsetune::domain::{Caller, Digest, Namespace};
 use sparsetune::service::backup::{BackupError, Manifest, Target, backup, restore};
 use sparsetune::service::checkup::checkup;
+use sparsetune::service::{PageRequest, ServiceSettings};
 use sparsetune::store::pairing::{self, OpenError};
 use sparsetune::store::private;
 use std::path::PathBuf;
@@ -181,4 +181,25 @@ async fn a_matrix_keeps_its_file_until_its_deletion_is_on_the_disk() {
     let other = world.upload(&tridiagonal(11)).await.matrix;
     world.service.delete_matrix(&other.digest).await.unwrap();
     assert!(!blob(&blobs, &other.digest).exists());
+}
+
+/// What one token does is bounded between two rounds of upkeep as well, and displaces no other's entries.
+#[tokio::test]
+async fn who_floods_the_audit_log_displaces_only_their_own() {
+    let world = World::with(|settings| settings.keep.audit_entries = 20).await;
+    let of = |name: &str| {
+        let token = Some(name.parse().unwrap());
+        world.service.on_behalf_of(&Caller::owner(token, Namespace::default()))
+    };
+    let (admin, noisy) = (of("admin"), of("noisy"));
+    for number in 0..3 {
+        admin.record_change(&admin.change(format!("change {number}"))).await.unwrap();
+    }
+    for _ in 0..997 {
+        noisy.record_change(&noisy.change("noise")).await.unwrap();
+    }
+    let all = world.service.audit(None, &PageRequest::first(1000)).await.unwrap().items;
+    assert_eq!(all.len(), 20);
+    let kept = all.iter().filter(|entry| entry.token.as_deref() == Some("admin")).count();
+    assert_eq!(kept, 3);
 }

@@ -128,7 +128,14 @@ pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Sqlite) {
     assert_eq!(store.trim_audit(Timestamp(3), 100).await.unwrap(), 2);
     assert_eq!(store.trim_audit(Timestamp(0), 4).await.unwrap(), 4);
     let left = store.audit(None, None, &PageRequest::ALL).await.unwrap().items;
-    assert_eq!(left, [entry(100), entry(100), entry(100), entry(7)]);
+    // Each token has displaced its own.
+    assert_eq!(left, [entry(100), entry(100), entry(7), entry(5)]);
+    for number in 200..230 {
+        store.record_change(&entry(2 * number)).await.unwrap();
+    }
+    assert_eq!(store.trim_audit(Timestamp(0), 12).await.unwrap(), 22);
+    let left = store.audit(None, None, &PageRequest::ALL).await.unwrap().items;
+    assert_eq!((left.len(), &left[9], &left[10..]), (12, &entry(440), &[entry(7), entry(5)][..]));
     let foreign = PageRequest { after: Some("nonsense".to_owned()), limit: 1 };
     assert!(matches!(store.audit(None, None, &foreign).await, Err(StoreError::BadCursor)));
 }

@@ -50,7 +50,7 @@ pub async fn a_matrix_of_another_is_not_there(harness: &Sqlite) {
     assert!(b.matrix_names(&[ours.digest]).await.unwrap().is_empty());
     assert!(!b.delete_matrix(&ours.digest).await.unwrap());
     let pin = Pin::Matrix(ours.digest);
-    assert!(!b.pin(&pin, true).await.unwrap());
+    assert_eq!(b.pin(&pin, true).await.unwrap(), None);
     let submitted = b.submit(&new_job(&ours, "x", 1)).await;
     assert!(matches!(submitted, Err(StoreError::Missing(_))), "{submitted:?}");
     // Stored there as well it is another's, with a name, a time and a pin of its own.
@@ -58,7 +58,7 @@ pub async fn a_matrix_of_another_is_not_there(harness: &Sqlite) {
         Matrix { name: Some("theirs".to_owned()), created_at: Timestamp(9), ..ours.clone() };
     assert!(b.insert_matrix(&theirs).await.unwrap(), "as if nobody had it");
     assert!(!b.insert_matrix(&theirs).await.unwrap());
-    assert!(b.pin(&pin, true).await.unwrap());
+    assert_eq!(b.pin(&pin, true).await.unwrap(), Some(true));
     for (store, is, name) in [(&a, &ours, "ours"), (&b, &theirs, "theirs")] {
         assert_eq!(store.matrix(&is.digest).await.unwrap().as_ref(), Some(is));
         assert_eq!(store.matrix_names(&[is.digest]).await.unwrap()[&is.digest], name);
@@ -188,7 +188,7 @@ pub async fn plans_of_another_are_not_there(harness: &Sqlite) {
         assert!(near.is_empty());
         let listed = PlanQuery::NewestOfPattern(m.pattern_digest);
         assert_eq!(b.plans(&listed, &PageRequest::ALL).await.unwrap().items, []);
-        assert!(!b.pin(&Pin::Plan(ours.id.clone()), true).await.unwrap());
+        assert_eq!(b.pin(&Pin::Plan(ours.id.clone()), true).await.unwrap(), None);
     }
     assert_eq!(a.bundle(&ours.id, false).await.unwrap(), Some(bundle));
     // Each has its own, and its own facts of the matrix, also when the matrix is gone.

@@ -66,13 +66,13 @@ pub async fn what_is_pinned_is_not_removed(harness: &Sqlite) {
     let (job, plan) = tuned(&*store, &m, 1).await;
     let (matrix_pin, plan_pin) = (Pin::Matrix(m.digest), Pin::Plan(plan.id.clone()));
     for pin in [&matrix_pin, &plan_pin] {
-        assert!(store.pin(pin, true).await.unwrap());
-        assert!(store.pin(pin, true).await.unwrap(), "again is the same");
+        assert_eq!(store.pin(pin, true).await.unwrap(), Some(true));
+        assert_eq!(store.pin(pin, true).await.unwrap(), Some(false), "again is the same");
     }
     let pins = harness.open().await.pins().await.unwrap();
     assert_eq!((pins.matrices, pins.plans), (vec![m.digest], vec![plan.id.clone()]));
-    assert!(!store.pin(&Pin::Plan(PlanId::fresh()), true).await.unwrap());
-    assert!(!store.pin(&Pin::Matrix(Digest::of(b"?")), false).await.unwrap());
+    assert_eq!(store.pin(&Pin::Plan(PlanId::fresh()), true).await.unwrap(), None);
+    assert_eq!(store.pin(&Pin::Matrix(Digest::of(b"?")), false).await.unwrap(), None);
 
     let refused = store.delete_matrix(&m.digest).await;
     assert!(matches!(refused, Err(StoreError::InUse(why)) if why.contains("pinned")));
@@ -85,7 +85,7 @@ pub async fn what_is_pinned_is_not_removed(harness: &Sqlite) {
     assert!(store.kept_matrices().await.unwrap()[0].pinned);
 
     for pin in [&matrix_pin, &plan_pin] {
-        assert!(store.pin(pin, false).await.unwrap());
+        assert_eq!(store.pin(pin, false).await.unwrap(), Some(true));
     }
     assert_eq!(store.pins().await.unwrap(), Default::default());
     assert_eq!(store.delete_jobs(&jobs).await.unwrap(), 1);

@@ -80,14 +80,57 @@ impl Audit for SqliteStore {
     }
 
     async fn trim_audit(&self, before: Timestamp, most: u32) -> Result<u64> {
-        // Rows are numbered in the order of their times, but for clocks that were set; old ones are at the beginning.
-        let done = sqlx::query(
-            "DELETE FROM audit WHERE at < ?1 OR seq <= (SELECT seq FROM audit ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
+        let mut tx = self.begin().await?;
+        let old = sqlx::query("DELETE FROM audit WHERE at < ?").bind(before.0).execute(&mut *tx);
+        let mut gone = old.await?.rows_affected();
+        let counts: Vec<(String, Option<String>, i64)> = sqlx::query_as(
+            "SELECT namespace, token, count(*) FROM audit GROUP BY namespace, token",
         )
-        .bind(before.0)
-        .bind(i64::from(most))
-        .execute(&self.writer)
+        .fetch_all(&mut *tx)
         .await?;
-        Ok(done.rows_affected())
+        let each = share(counts.iter().map(|(_, _, count)| *count).collect(), i64::from(most));
+        for (namespace, token, _) in counts.iter().filter(|(_, _, count)| *count > each) {
+            // Rows are numbered in the order in which they were written.
+            let done = sqlx::query(
+                "DELETE FROM audit WHERE namespace = ?1 AND token IS ?2 AND seq <= (
+                     SELECT seq FROM audit WHERE namespace = ?1 AND token IS ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)",
+            )
+            .bind(namespace)
+            .bind(token)
+            .bind(each)
+            .execute(&mut *tx)
+            .await?;
+            gone += done.rows_affected();
+        }
+        tx.commit(None).await?;
+        Ok(gone)
+    }
+}
+
+/// How many each may keep, so that all keep `most` together: who has less keeps all, and leaves the rest to the others.
+fn share(mut counts: Vec<i64>, most: i64) -> i64 {
+    counts.sort_unstable();
+    let mut left = most;
+    for (at, count) in counts.iter().enumerate() {
+        let others = i64::try_from(counts.len() - at).unwrap_or(i64::MAX);
+        if count.saturating_mul(others) > left {
+            return left / others;
+        }
+        left -= count;
+    }
+    i64::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn who_has_little_keeps_it() {
+        assert_eq!(share(vec![], 4), i64::MAX);
+        assert_eq!(share(vec![1, 3], 4), i64::MAX);
+        assert_eq!(share(vec![1_000_000, 1, 3], 100), 96);
+        assert_eq!(share(vec![50, 60, 1_000_000], 100), 33);
+        assert_eq!(share(vec![5, 5], 1), 0);
     }
 }

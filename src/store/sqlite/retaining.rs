@@ -56,14 +56,37 @@ type PlanRow = (String, Vec<u8>, Option<String>, i64, bool, bool, i64, String);
 
 #[async_trait]
 impl Retaining for SqliteStore {
-    async fn pin(&self, what: &Pin, pinned: bool) -> Result<bool> {
-        let at = pinned.then(|| self.now().0);
+    async fn pin(&self, what: &Pin, pinned: bool) -> Result<Option<bool>> {
         let mut tx = self.begin().await?;
-        // A pin keeps the time at which it was set.
-        let done = match what {
+        let before = match what {
             Pin::Matrix(digest) => {
-                sqlx::query("UPDATE holdings SET pinned_at = CASE WHEN ?1 IS NOT NULL THEN coalesce(pinned_at, ?1) END
-                     WHERE namespace = ?2 AND digest = ?3")
+                let pinned_at =
+                    "SELECT pinned_at IS NOT NULL FROM holdings WHERE namespace = ? AND digest = ?";
+                sqlx::query_scalar(pinned_at)
+                    .bind(self.namespace())
+                    .bind(&digest.as_bytes()[..])
+                    .fetch_optional(&mut *tx)
+                    .await?
+            }
+            Pin::Plan(id) => {
+                let pinned_at =
+                    "SELECT pinned_at IS NOT NULL FROM plans WHERE namespace = ? AND id = ?";
+                sqlx::query_scalar(pinned_at)
+                    .bind(self.namespace())
+                    .bind(&id.0)
+                    .fetch_optional(&mut *tx)
+                    .await?
+            }
+        };
+        let Some(before): Option<bool> = before else { return Ok(None) };
+        // A pin keeps the time at which it was set, and what changes nothing writes nothing.
+        if before == pinned {
+            return Ok(Some(false));
+        }
+        let at = pinned.then(|| self.now().0);
+        match what {
+            Pin::Matrix(digest) => {
+                sqlx::query("UPDATE holdings SET pinned_at = ? WHERE namespace = ? AND digest = ?")
                     .bind(at)
                     .bind(self.namespace())
                     .bind(&digest.as_bytes()[..])
@@ -71,8 +94,7 @@ impl Retaining for SqliteStore {
                     .await?
             }
             Pin::Plan(id) => {
-                sqlx::query("UPDATE plans SET pinned_at = CASE WHEN ?1 IS NOT NULL THEN coalesce(pinned_at, ?1) END
-                     WHERE namespace = ?2 AND id = ?3")
+                sqlx::query("UPDATE plans SET pinned_at = ? WHERE namespace = ? AND id = ?")
                     .bind(at)
                     .bind(self.namespace())
                     .bind(&id.0)
@@ -81,7 +103,7 @@ impl Retaining for SqliteStore {
             }
         };
         tx.commit(None).await?;
-        Ok(done.rows_affected() == 1)
+        Ok(Some(true))
     }
 
     async fn pins(&self) -> Result<Pins> {
