@@ -3,7 +3,7 @@
 //!
 //! A browser sends its cookies to every port of a host, and stores them in a file. Therefore it gets not the token but a
 //! value derived from the token's hash, a key known only to this server and the time of its end: it is valid for pages of this
-//! server only, until then, and only as long as the token is in force.
+//! server only, until then, and only as long as the token is in force. The token's name is beside it, to find it by.
 
 use crate::domain::{Digest, Timestamp};
 use crate::service::{Ring, StoredToken};
@@ -70,7 +70,7 @@ impl Tokens {
     fn session_from(&self, secret: &[u8], begin: Duration) -> Option<String> {
         let end = (begin + self.lasting).as_secs();
         let token = self.find(secret).filter(|one| !one.token.is_expired(at(begin)))?;
-        Some(format!("{end:x}.{}", self.seal(&token.hash, end).to_hex()))
+        Some(format!("{end:x}.{}.{}", self.seal(&token.hash, end).to_hex(), token.token.name))
     }
 
     /// The token of a session that has not ended.
@@ -79,18 +79,15 @@ impl Tokens {
     }
 
     fn of_session_at(&self, session: &[u8], now: Duration) -> Option<Arc<StoredToken>> {
-        let parts = std::str::from_utf8(session).ok().and_then(|text| text.split_once('.'));
-        let (end, seal) = parts?;
+        let mut parts = std::str::from_utf8(session).ok()?.splitn(3, '.');
+        let (end, seal, name) = (parts.next()?, parts.next()?, parts.next()?);
         let (end, seal) = (u64::from_str_radix(end, 16).ok()?, blake3::Hash::from_hex(seal).ok()?);
         if now.as_secs() >= end {
             return None;
         }
-        // All are compared, so the time does not reveal which one was close.
-        let of = |of, one: Arc<StoredToken>| match self.seal(&one.hash, end) == seal {
-            true => Some(one),
-            false => of,
-        };
-        let token = self.ring.all().into_iter().fold(None, of);
+        // Only the named one is compared, of which each namespace may have its own: whoever asks may send what they like.
+        let named = self.ring.named(name).into_iter();
+        let token = named.filter(|one| self.seal(&one.hash, end) == seal).next_back();
         token.filter(|one| !one.token.is_expired(at(now)))
     }
 
@@ -114,14 +111,19 @@ fn at(time: Duration) -> Timestamp {
     Timestamp(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// The values of all cookies with our name.
+/// Cookies of one request that are looked at. Other paths of this server may have set some of the same name, but not many.
+const MOST_COOKIES: usize = 4;
+
+/// The values of the first cookies with our name.
 pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let pairs = headers.get_all(header::COOKIE).iter();
-    pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';')).filter_map(|pair| {
+    let pairs = pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';'));
+    let values = pairs.filter_map(|pair| {
         let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
         let ours = name.trim_ascii() == COOKIE.as_bytes();
         ours.then_some(value.get(1..)?.trim_ascii())
-    })
+    });
+    values.take(MOST_COOKIES)
 }
 
 /// `Set-Cookie` that removes the session.
@@ -170,7 +172,9 @@ mod tests {
         assert_eq!(name(&here, b"sesame"), None);
         let hash = Digest::of(b"sesame").to_string();
         assert_eq!(name(&here, hash.as_bytes()), None, "the store has the hash");
-        assert_eq!(name(&here, b"1.2"), None);
+        assert_eq!((name(&here, b"1.2"), name(&here, b"1.2.3")), (None, None));
+        let of_another = session.replace(".sesame", ".other");
+        assert_eq!(name(&here, of_another.as_bytes()), None, "it is of the token that it names");
         assert!(here.session(b"unknown").is_none() && name(&here, b"").is_none());
         assert_ne!(session, here.session(b"other").unwrap());
         // After the token has been removed, or on another server, the session is invalid.
@@ -201,6 +205,17 @@ mod tests {
         let brief = known.session_from(b"brief", at(1000)).unwrap();
         assert!(opened(&brief, 1029) && !opened(&brief, 1030), "the token has expired");
         assert!(known.session_from(b"brief", at(1030)).is_none());
+    }
+
+    /// Whoever asks may send thousands.
+    #[test]
+    fn few_cookies_of_a_request_are_looked_at() {
+        let mut headers = HeaderMap::new();
+        let many = format!("a=b; {}", format!("{COOKIE}=x; ").repeat(1000));
+        for _ in 0..3 {
+            headers.append(header::COOKIE, many.parse().unwrap());
+        }
+        assert_eq!(cookies(&headers).collect::<Vec<_>>(), [b"x"; MOST_COOKIES]);
     }
 
     #[test]

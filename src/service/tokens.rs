@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Most tokens of a namespace in force: all are in memory, and each session of a browser is compared with all.
+/// Most tokens of a namespace in force: all are in memory.
 const MOST: u32 = 1000;
 /// By which people and scanners of files recognise a token.
 const PREFIX: &str = "spt_";
@@ -159,9 +159,11 @@ impl Ring {
         used.iter().map(|(hash, at)| (*hash, Timestamp(*at))).collect()
     }
 
-    /// All tokens that are not revoked.
-    pub fn all(&self) -> Vec<Arc<StoredToken>> {
-        self.known().by_hash.values().cloned().collect()
+    /// The tokens of this name, in force or expired: each namespace may have one.
+    pub fn named(&self, name: &str) -> Vec<Arc<StoredToken>> {
+        let known = self.known();
+        let named = known.by_hash.values().filter(|one| one.token.name.as_str() == name);
+        named.cloned().collect()
     }
 }
 
@@ -364,7 +366,8 @@ mod tests {
         assert_eq!(ring.find(b"sesame").unwrap().token.name.as_str(), "a");
         assert_eq!(ring.find(b"other").unwrap().token.name.as_str(), "b");
         assert!(ring.find(b"sesam").is_none() && ring.find(b"").is_none());
-        assert_eq!(ring.all().len(), 2);
+        assert_eq!(ring.named("b")[0].token.name.as_str(), "b");
+        assert!(ring.named("c").is_empty());
         assert!(!ring.admits_nobody());
         let mut expired = StoredToken::clone(&token("c", "late"));
         expired.token.expires_at = Some(Timestamp(5));
