@@ -7,6 +7,7 @@ use sparsetune::store::LocalBlobs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
@@ -37,8 +38,14 @@ struct Server {
 
 impl Server {
     fn start(data: &Path) -> Self {
+        Self::start_with(data, 0)
+    }
+
+    /// One that may have so many bytes of temporary files; 0 for the default.
+    fn start_with(data: &Path, temporary_bytes: usize) -> Self {
         let mut child = binary()
             .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
+            .env("SPARSETUNE_DATA__MAX_TEMPORARY_BYTES", temporary_bytes.to_string())
             .env("SPARSETUNE_DEVICES__USE", r#"["cpu"]"#)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -121,6 +128,33 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     assert_eq!(server.get(&format!("{path}?values=some"), &[]).await.status(), 400);
     let none = "/v1/plans/00000000-0000-7000-8000-000000000000/bundle";
     assert_eq!(server.get(none, &[]).await.status(), 404);
+
+    drop(server);
+    // What is kept for a next download is a part of the disk for temporary files, which all that arrives needs as well.
+    let server = Server::start_with(Path::new(&data), bytes.len() + 100);
+    for path in [&path, &format!("{path}?values=external"), &path] {
+        let started = Instant::now();
+        loop {
+            let answer = server.get(path, &[]).await;
+            let status = answer.status();
+            answer.bytes().await.unwrap();
+            if status == 200 {
+                break;
+            }
+            // The one before may not have ended for the server.
+            assert!(started.elapsed() < Duration::from_secs(10), "{path}: {status}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    drop(server);
+    let server = Server::start_with(Path::new(&data), bytes.len() - 1);
+    let refused = server.get(&path, &[]).await;
+    assert!(!refused.status().is_success());
+    assert!(
+        refused.json::<Value>().await.unwrap()["detail"].as_str().unwrap().contains("a bundle")
+    );
+    drop(server);
+    let server = Server::start(Path::new(&data));
 
     // Downloads store nothing; who asks for it has the file kept.
     let blobs = || {

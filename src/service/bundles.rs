@@ -1,7 +1,11 @@
 //! Bundles: built from a plan for a download, kept if that is asked for, and taken in from elsewhere.
 
+mod built;
+
+pub(super) use built::Built;
+
 use super::ingest::{receive, temporary};
-use super::{Result, Service, ServiceError};
+use super::{Lack, Result, Service, ServiceError};
 use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
 use crate::domain::plan::Launch;
 use crate::domain::{Digest, Namespace, Plan, PlanId, Timestamp};
@@ -9,6 +13,7 @@ use crate::sparse::canonical;
 use crate::sparse::read::{Coding, Held, Pool};
 use crate::store::blobs::digest_of;
 use crate::store::{BlobError, LocalFile, StoredBundle};
+use built::Charging;
 use bytes::Bytes;
 use futures_util::Stream;
 use sha2::{Digest as _, Sha256};
@@ -19,7 +24,6 @@ use std::io::{self, BufWriter, Read, Write};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::{NamedTempFile, TempPath};
 
 /// Bytes that are hashed and copied at a time.
@@ -73,9 +77,6 @@ impl Deref for BundleFile {
     }
 }
 
-/// Bundles that were built for downloads, until others are asked for or some time has passed: a client may ask for the rest of one.
-pub(super) struct Built(moka::sync::Cache<(PlanId, bool), ReadyBundle>);
-
 /// Which of the files that they name the plans from elsewhere brought, of those that were asked for last: by plan and bundle.
 pub(super) struct Brought(moka::sync::Cache<(PlanId, Digest), Arc<HashSet<Digest>>>);
 
@@ -85,18 +86,6 @@ const MOST_BROUGHT: u64 = 256;
 impl Default for Brought {
     fn default() -> Self {
         Self(moka::sync::Cache::new(MOST_BROUGHT))
-    }
-}
-
-/// Files kept for a next download, and for how long.
-const MOST_BUILT: u64 = 8;
-const BUILT_FOR: Duration = Duration::from_secs(600);
-
-impl Default for Built {
-    fn default() -> Self {
-        let built =
-            moka::sync::Cache::builder().max_capacity(MOST_BUILT).time_to_live(BUILT_FOR).build();
-        Self(built)
     }
 }
 
@@ -110,31 +99,39 @@ impl Service {
         let plan = self.plan(id).await?;
         self.has_matrix(&plan).await?;
         let key = (id.clone(), values == Values::External);
-        if let Some(built) = self.inner.built.0.get(&key) {
+        if let Some(built) = self.inner.built.get(&key) {
             return Ok(built);
         }
         // A matrix and its arrays are held in memory, as when one is parsed.
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         // Whoever had the permit before may have built it.
-        if let Some(built) = self.inner.built.0.get(&key) {
+        if let Some(built) = self.inner.built.get(&key) {
             return Ok(built);
         }
-        let (folder, disk) = {
+        let (folder, pool) = {
             let settings = &self.inner.settings;
-            (settings.temp_dir.clone(), settings.limits.disk.open(u64::MAX))
+            (settings.temp_dir.clone(), settings.limits.disk.clone())
         };
         let staged = tokio::task::spawn_blocking(move || temporary(&folder)).await??;
-        let Written { file, bytes, sha256 } = self.build_bundle(&plan, values, staged).await?;
-        disk.charge(bytes, 1, "a bundle that is built")?;
+        let disk = Arc::new(pool.open(u64::MAX));
+        let built = self.build_bundle(&plan, values, staged, Some(Arc::clone(&disk))).await;
+        let Written { file, bytes, sha256 } = built.inspect_err(|error| self.make_room(error))?;
         let (file, blob) = tokio::task::spawn_blocking(move || {
             let blob = digest_of(&file);
             blob.map(|blob| (file, blob)).map_err(not_written)
         })
         .await??;
-        let file = BundleFile::Temporary { path: Arc::new(file), _disk: Arc::new(disk) };
+        let file = BundleFile::Temporary { path: Arc::new(file), _disk: disk };
         let ready = ReadyBundle { without_values: key.1, blob, bytes, sha256, file };
-        self.inner.built.0.insert(key, ready.clone());
+        self.inner.built.keep(key, &ready, &pool);
         Ok(ready)
+    }
+
+    /// What is kept for a next download goes, if there was too little disk for what has failed: the same request may succeed then.
+    pub(super) fn make_room(&self, failed: &ServiceError) {
+        if matches!(failed, ServiceError::Shortage { lack: Lack::InUse | Lack::Full, .. }) {
+            self.inner.built.clear();
+        }
     }
 
     /// Stores the bundle of a plan, building it if need be; true if it was not stored before.
@@ -154,7 +151,8 @@ impl Service {
         }
         let blobs = &self.inner.blobs;
         let staged = blobs.stage().await?;
-        let Written { file, bytes, sha256 } = self.build_bundle(&plan, values, staged).await?;
+        let built = self.build_bundle(&plan, values, staged, None).await?;
+        let Written { file, bytes, sha256 } = built;
         let room = Arc::clone(&self.inner.room);
         let file = tokio::task::spawn_blocking(move || -> Result<_> {
             room.take(bytes)?;
@@ -206,6 +204,7 @@ impl Service {
         plan: &Plan,
         values: Values,
         staged: NamedTempFile,
+        disk: Option<Arc<Held>>,
     ) -> Result<Written> {
         let blobs = &self.inner.blobs;
         let matrix = self.entries(&plan.matrix).await?;
@@ -215,7 +214,7 @@ impl Service {
         }
         let (plan, memory) = (plan.clone(), self.inner.settings.limits.memory.clone());
         tokio::task::spawn_blocking(move || {
-            write(&plan, (&matrix, &memory), &files, values, staged)
+            write(&plan, (&matrix, &memory), &files, values, (staged, disk.as_deref()))
         })
         .await?
     }
@@ -347,7 +346,7 @@ fn write(
     (matrix, memory): (&Path, &Pool),
     files: &HashMap<Digest, LocalFile>,
     values: Values,
-    mut staged: NamedTempFile,
+    (mut staged, disk): (NamedTempFile, Option<&Held>),
 ) -> Result<Written> {
     let (matrix, _, _held) = canonical::open_in(matrix, memory)?;
     let blob = |digest: &Digest| match files.get(digest) {
@@ -355,9 +354,14 @@ fn write(
         None => Err(io::ErrorKind::NotFound.into()),
     };
     let parts = Parts { plan, matrix: Arc::new(matrix), blob: &blob };
-    let mut out = BufWriter::with_capacity(CHUNK, staged.as_file_mut());
-    bundle::build(&parts, values, &mut out).map_err(not_built)?;
-    out.flush().map_err(not_written)?;
+    let file = Charging::new(staged.as_file_mut(), disk);
+    let mut out = BufWriter::with_capacity(CHUNK, file);
+    let built = bundle::build(&parts, values, &mut out).map_err(not_built);
+    let written = built.and_then(|()| out.flush().map_err(not_written));
+    match (written, out.get_mut().refused()) {
+        (Err(_), Some(refused)) => return Err(refused.into()),
+        (written, _) => written?,
+    }
     drop(out);
     finished(staged)
 }

@@ -69,6 +69,7 @@ impl Service {
         E: Display,
     {
         let result = self.ingest(body, coding, name).await;
+        let result = result.inspect_err(|error| self.make_room(error));
         let answer = match &result {
             Ok(uploaded) if uploaded.created => "created",
             Ok(_) => "known",

@@ -96,6 +96,7 @@ impl Service {
         let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
         let files = tokio::task::spawn_blocking(uploads).await?
             + self.inner.blobs.sweep_staged(keep.temp_files).await?;
+        self.inner.built.expire();
         let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
         let trash = self.empty_trash(keep.blobs).await?;
         let audit = self.trim_audit().await?;

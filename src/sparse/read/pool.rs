@@ -98,8 +98,8 @@ impl Pool {
         Held { pool: self.clone(), limit, bytes: AtomicU64::new(0) }
     }
 
-    /// What there is at present, of what may be taken.
-    fn present(&self) -> u64 {
+    /// What there is at present, of what may be taken, in bytes: those that are taken are among them.
+    pub fn present(&self) -> u64 {
         let present = self.0.present.as_ref().map_or(u64::MAX, |present| present(self.taken()));
         present.min(self.limit())
     }
