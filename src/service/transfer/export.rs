@@ -103,9 +103,13 @@ impl Export {
     async fn plan(&mut self, sent: SentPlan) -> Result<()> {
         self.matrices.insert(sent.plan.matrix);
         if self.selection.files {
-            for digest in self.service.files_of(&sent.plan).await?.iter() {
-                if self.files.insert(*digest)
-                    && let Some((file, contents)) = self.file(digest).await?
+            let read = self.service.files_of(&sent.plan).await?;
+            // In the plan's own order, so that equal stores give equal exports.
+            let named = sent.plan.launch.iter().flat_map(|launch| launch.blobs()).copied();
+            let named: Vec<Digest> = named.filter(|digest| read.contains(digest)).collect();
+            for digest in named {
+                if self.files.insert(digest)
+                    && let Some((file, contents)) = self.file(&digest).await?
                 {
                     let record = Record::File(FileOfPlan { contents });
                     self.with_file(&record, &file).await?;
