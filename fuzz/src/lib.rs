@@ -8,6 +8,7 @@
 mod bundles;
 mod exports;
 mod json;
+pub mod memory;
 mod readers;
 mod reading;
 mod requests;

@@ -1,7 +1,40 @@
 //! The program of all targets: `FUZZ_TARGET` names the one that runs; any other name lists them (`run.sh`).
 #![no_main]
 
+use sparsetune_fuzz::memory::{gave, took};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::OnceLock;
+
+/// The system's allocator, which is counted.
+struct Counting;
+
+// SAFETY: every call is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        gave(layout.size());
+        unsafe { System.dealloc(place, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    // As if what grows were always copied.
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        took(size);
+        gave(layout.size());
+        unsafe { System.realloc(place, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 static RUN: OnceLock<fn(&[u8])> = OnceLock::new();
 

@@ -1,5 +1,6 @@
 //! The readers of matrix files, and of the service's own file of a matrix.
 
+use super::memory;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sparsetune::domain::Digest;
@@ -22,25 +23,30 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
+/// Most bytes that a reader may hold, and what it takes beside what it charges: threads, zip and messages.
+const MATRIX: u64 = 2 << 20;
+const BESIDE: u64 = 1 << 20;
+
 /// Reads any format. A matrix that is accepted survives round trips with the same digest, and its memory is given back.
 fn any_format(data: &[u8]) {
-    let limits = limits();
-    if let Ok(parsed) = read::read_bytes(data, &limits) {
-        assert!(limits.memory.taken() >= parsed.csr.bytes(), "the matrix itself is not charged");
+    let own = Limits { max_matrix_bytes: MATRIX, ..limits() };
+    let (read, peak) = memory::peak_of(|| read::read_bytes(data, &own));
+    assert!(peak <= MATRIX + BESIDE, "{peak} bytes were taken, and {MATRIX} may be");
+    if let Ok(parsed) = read {
+        assert!(own.memory.taken() >= parsed.csr.bytes(), "the matrix itself is not charged");
         let name = digest_of(&parsed.csr);
         let facts = features::facts(&parsed.csr, parsed.declared_name.clone());
         assert_eq!(facts.nnz, parsed.csr.nnz() as u64);
         let mut text = Vec::new();
         write::matrix_market(&parsed.csr, None, &mut text).expect("writing to memory cannot fail");
         // It may be longer than what was unpacked.
-        let again =
-            read::read_bytes(&text, &Limits { max_decompressed_bytes: 1 << 30, ..limits.clone() });
-        let again = again.expect("what is written can be read");
+        let larger = Limits { max_decompressed_bytes: 1 << 30, ..limits() };
+        let again = read::read_bytes(&text, &larger).expect("what is written can be read");
         assert_eq!(digest_of(&again.csr), name, "a round trip changes the matrix");
         survives_canonical(&parsed.csr);
     }
-    assert_eq!(limits.memory.taken(), 0, "memory is not given back");
-    assert_eq!(limits.disk.taken(), 0, "disk is not given back");
+    assert_eq!(own.memory.taken(), 0, "memory is not given back");
+    assert_eq!(own.disk.taken(), 0, "disk is not given back");
 }
 
 fn digest_of(csr: &Csr) -> Digest {
