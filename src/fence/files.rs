@@ -2,10 +2,13 @@
 
 use super::{Needs, Wall};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, Ruleset,
-    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus,
+    PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    path_beneath_rules,
 };
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The newest version whose restrictions were thought through here; older kernels have fewer of them.
 const KNOWN: ABI = ABI::V7;
@@ -44,7 +47,7 @@ const SHARED: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm", MU
 pub(super) const MULTI_PROCESS: &str = "/tmp/nvidia-mps";
 
 /// What the wall keeps of files. Signals, TCP and the memory of other processes it always keeps, where the kernel can.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Only what libraries and drivers are known to need is readable.
     All,
@@ -132,8 +135,19 @@ fn enforce(
     if extent == Extent::All {
         ruleset = ruleset.add_rules(path_beneath_rules(system, read))?;
     }
+    if let Some(threads) = threads() {
+        let named = AccessFs::WriteFile | AccessFs::Truncate;
+        ruleset = ruleset.add_rule(PathBeneath::new(threads, named & kept))?;
+    }
     let status = ruleset.restrict_self()?;
     Ok((status.ruleset, status.landlock))
+}
+
+/// Where this process's threads have their names. CUDA's driver names its own by writing there, and does not open a device if it may not.
+/// The folder stays open for good: it would get another identity, which no rule permits, once the kernel had forgotten it.
+fn threads() -> Option<&'static File> {
+    static THREADS: OnceLock<Option<File>> = OnceLock::new();
+    THREADS.get_or_init(|| File::open("/proc/self/task").ok()).as_ref()
 }
 
 /// `/dev/nvidia0`, `/dev/nvidiactl`, `/dev/nvidia-uvm`, `/dev/nvidia-caps`, those of Jetson (`nvmap`, `nvhost-*`), and WSL's `/dev/dxg`.

@@ -21,3 +21,39 @@ fn a_missing_wall_is_an_error_only_where_all_are_required() {
     let error = checked(Fence::Required, walls()).unwrap_err().to_string();
     assert!(error.contains("files: missing, no Landlock"), "{error}");
 }
+
+/// CUDA's driver does not open a device if it cannot name its threads so. The wall is around the thread that makes it, and its children.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_are_named_within_the_wall_around_files() {
+    use std::io::Write;
+    for extent in [files::Extent::All, files::Extent::Writes] {
+        let within = std::thread::spawn(move || {
+            limits::no_new_privileges().state.unwrap();
+            let folders = Folders::default();
+            let wall = files::restrict(extent, &Needs::Device { readable: &[], folders: &folders });
+            let name = |thread: i32| {
+                let path = format!("/proc/self/task/{thread}/comm");
+                let mut options = std::fs::OpenOptions::new();
+                options.write(true).create(true).truncate(true).open(path)?.write_all(b"named")
+            };
+            let (tell, told) = std::sync::mpsc::channel();
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let other = std::thread::spawn(move || {
+                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                ended.recv().unwrap_err();
+            });
+            name(nix::unistd::gettid().as_raw()).unwrap();
+            name(told.recv().unwrap()).unwrap();
+            let own = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+            let adjusted = std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj");
+            drop(end);
+            other.join().unwrap();
+            (own, wall.state.map(|_| adjusted.is_err()))
+        });
+        let (own, refused) = within.join().unwrap();
+        assert_eq!(own.trim(), "named");
+        // A kernel without Landlock has no wall, and refuses nothing.
+        assert!(refused.unwrap_or(true), "{extent:?} permits more than names");
+    }
+}
