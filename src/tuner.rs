@@ -37,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum TunerError {
     #[error("{path} cannot be read as a matrix: {source}")]
-    Read { path: PathBuf, source: ReadError },
+    Read { path: PathBuf, source: Box<ReadError> },
     #[error("the arrays are not a canonical CSR: {0}")]
     Csr(#[from] CsrError),
     #[error("`{spec}` is not a valid matrix specification: {source}")]

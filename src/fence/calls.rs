@@ -256,7 +256,6 @@ fn install(program: Result<BpfProgram, FilterError>) -> Result<(), FilterError> 
 /// have a path can be reached then.
 fn multi_process_service() -> bool {
     crate::environment::shared_by_cuda()
-        .into_iter()
         .chain([Path::new(super::files::MULTI_PROCESS).to_owned()])
         .any(|folder| folder.join("control").exists())
 }

@@ -86,8 +86,8 @@ impl Tokens {
             return None;
         }
         // Only the named one is compared, of which each namespace may have its own: whoever asks may send what they like.
-        let named = self.ring.named(name).into_iter();
-        let token = named.filter(|one| self.seal(&one.hash, end) == seal).next_back();
+        let mut named = self.ring.named(name).into_iter();
+        let token = named.rfind(|one| self.seal(&one.hash, end) == seal);
         token.filter(|one| !one.token.is_expired(at(now)))
     }
 

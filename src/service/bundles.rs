@@ -209,7 +209,9 @@ impl Service {
         let blobs = &self.inner.blobs;
         let matrix = self.entries(&plan.matrix).await?;
         let mut files: HashMap<Digest, LocalFile> = HashMap::new();
-        for digest in self.files_of(plan).await?.iter() {
+        let brought = self.files_of(plan).await?;
+        let named = plan.launch.iter().flat_map(Launch::blobs);
+        for digest in named.filter(|digest| brought.contains(digest)) {
             files.insert(*digest, blobs.local_copy(digest).await?);
         }
         let (plan, memory) = (plan.clone(), self.inner.settings.limits.memory.clone());

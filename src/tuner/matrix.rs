@@ -49,7 +49,7 @@ impl Matrix {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, TunerError> {
         let path = path.as_ref();
         let parsed = read::read_path(path, &Limits::default())
-            .map_err(|source| TunerError::Read { path: path.to_owned(), source })?;
+            .map_err(|source| TunerError::Read { path: path.to_owned(), source: source.into() })?;
         let stem = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         Ok(Self { name: parsed.declared_name.or_else(stem), csr: parsed.csr })
     }

@@ -86,7 +86,7 @@ async fn what_is_known_of_a_plan_goes_with_it() {
     };
     let store = world.service.store();
     assert!(store.record_check(&check).await.unwrap());
-    assert_eq!(store.checks(5).await.unwrap(), [check.clone()]);
+    assert_eq!(store.checks(5).await.unwrap(), std::slice::from_ref(&check));
     let answer = used(&world.service, &matrix, 1).await;
     assert_eq!(answer.grade, Grade::Stale);
     assert!(answer.reasons.iter().any(|why| why.ends_with("it takes 9 us")), "{answer:?}");

@@ -127,7 +127,10 @@ pub async fn jobs_of_another_are_not_there(harness: &Sqlite) {
         };
         let theirs = seen(b.jobs(filter, &PageRequest::ALL).await.unwrap());
         assert!(!theirs.contains(&job.id), "{filter:?}");
-        assert_eq!(seen(a.jobs(filter, &PageRequest::ALL).await.unwrap()), [job.id.clone()]);
+        assert_eq!(
+            seen(a.jobs(filter, &PageRequest::ALL).await.unwrap()),
+            std::slice::from_ref(&job.id)
+        );
     }
     assert_eq!(b.work(&job.id).await.unwrap(), None);
     assert_eq!(b.request_cancel(&job.id).await.unwrap(), None);
@@ -247,8 +250,8 @@ pub async fn webhooks_hear_of_their_own(harness: &Sqlite) {
     assert_eq!(a.deliveries(&ours.id, &PageRequest::ALL).await.unwrap().items, []);
     // Nor does one see the other's.
     assert_eq!(a.deliveries(&theirs.id, &PageRequest::ALL).await.unwrap().items, []);
-    assert_eq!(a.webhooks().await.unwrap(), [ours.clone()]);
-    assert_eq!(b.webhooks().await.unwrap(), [theirs.clone()]);
+    assert_eq!(a.webhooks().await.unwrap(), std::slice::from_ref(&ours));
+    assert_eq!(b.webhooks().await.unwrap(), std::slice::from_ref(&theirs));
     assert!(!a.delete_webhook(&theirs.id).await.unwrap());
     assert!(b.delete_webhook(&theirs.id).await.unwrap());
 }
