@@ -1,7 +1,7 @@
 // Nnz-split SpMM: rows of more than `chunk` entries are cut into segments of about equal length, each the work of one group;
 // all other rows go as in row_split, in the same launch.
 // maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments; the others -> rows; block.y -> column tiles
-// tune:    chunk 64 256 512 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 | block 256 | fetch direct shuffle | order natural length locality | b given staged
+// tune:    chunk 64 256 512 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 | block 256 | fetch direct shuffle | order natural length locality | b given staged both
 // needs:   as row_split; scratch for the segments' sums and a zeroed counter per long row and column tile
 // refuses: nothing
 #pragma once

@@ -1,6 +1,6 @@
 // Row-split SpMM: a group of threads per row, output columns in registers, C written once. B row-major, or staged in panels.
 // maps:    block.x -> rows; group -> one row; lane -> `cols` vectors of `vec` columns; way -> every ways-th entry; block.y -> column tiles
-// tune:    lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 8 | block 64 256 | fetch direct shuffle | order natural length locality | b given staged
+// tune:    lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 8 | block 64 256 | fetch direct shuffle | order natural length locality | b given staged both
 // needs:   CSR with 32-bit row pointers; row-major B and C, or B staged by stage.cuh in panels as wide as a tile
 // refuses: nothing: where n is not a multiple of vec, B is staged and C written by elements
 #pragma once

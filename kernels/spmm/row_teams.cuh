@@ -1,7 +1,7 @@
 // Nnz-split SpMM with teams: a row of more than `heavy` entries is the work of a team of whole warps, which meet in shared memory;
 // rows above `chunk` entries are cut for several teams; all other rows go as in row_split, in the same launch.
 // maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments, a team each; the others -> rows; block.y -> column tiles
-// tune:    team 1 2 8 | heavy 32 64 128 | chunk 256 1024 4096 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 8 | block 256 | fetch direct ahead | order natural length | b given staged
+// tune:    team 1 2 8 | heavy 32 64 128 | chunk 256 1024 4096 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 8 | block 256 | fetch direct ahead | order natural length | b given staged both
 // needs:   as nnz_split
 // refuses: nothing
 #pragma once

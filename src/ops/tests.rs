@@ -110,8 +110,8 @@ fn decisions_about_candidates_stay() {
     headers.sort_unstable();
     text.push_str(&format!("{headers:?}"));
     let lines = text.lines().count();
-    let expected = "7d495ed8ecfcc11a4114e394596edf671590636c1a344d163aa9b56f1b6ad563";
-    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (40490, expected.to_owned()));
+    let expected = "0d39a18d353ddfddcbf7725aaf80de15127900c8ff912f61782f9be119fd456b";
+    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (49451, expected.to_owned()));
 }
 
 #[test]

@@ -34,7 +34,7 @@ const PARAMETERS: [(&str, &[&str]); 20] = [
     ("team", &[]),
     ("heavy", &[]),
     ("fetch", &["direct", "shuffle", "ahead"]),
-    ("b", &["given", "staged"]),
+    ("b", &["given", "staged", "both"]),
     ("feed", &["registers", "shared"]),
     ("thresholds", &["paper", "double", "eightfold"]),
 ];

@@ -70,8 +70,10 @@ impl SpmmFamily for NnzSplits {
                 || candidate.text("order") == Some("locality")
                 || candidate.text("b") == Some("staged")
         };
-        let by_columns = effective_layout(problem) == Layout::Col;
-        all.retain(|candidate| by_columns || only_here(candidate));
+        let by_columns = |candidate: &Candidate| {
+            effective_layout(problem) == Layout::Col && candidate.text("b") != Some("both")
+        };
+        all.retain(|candidate| by_columns(candidate) || only_here(candidate));
         all
     }
 
@@ -109,7 +111,7 @@ impl Family for NnzSplits {
         Keys {
             prepared_by: &[],
             tiled_by: &["cols", "lanes", "vec"],
-            headers: &["spmm/nnz_split.cuh", "spmm/stage.cuh"],
+            headers: &["spmm/nnz_split.cuh", "spmm/stage.cuh", "spmm/unstage.cuh"],
         }
     }
 
@@ -150,7 +152,7 @@ impl SpmmKernel for NnzSplit {
                 / ways,
             lockstep: work.lockstep.min(2.0),
             c_again: partial,
-            after_us: ARRIVAL_US + added / ways * PARTIAL_US,
+            after_us: work.after_us + ARRIVAL_US + added / ways * PARTIAL_US,
             ..work
         }
     }

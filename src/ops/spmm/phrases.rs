@@ -24,5 +24,8 @@ pub const WALK: [Meaning; 9] = [
         "whether each lane reads the entries itself, the same a step ahead, or lanes share them by shuffling",
     ),
     ORDER,
-    ("b", "whether B is read as given or first staged in panels as wide as a tile"),
+    (
+        "b",
+        "whether B is read as given, first staged in panels as wide as a tile, or so and C computed by rows and then turned",
+    ),
 ];

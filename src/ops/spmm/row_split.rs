@@ -82,7 +82,7 @@ impl Family for RowSplits {
         Keys {
             prepared_by: &[],
             tiled_by: &["cols", "lanes", "vec"],
-            headers: &["spmm/row_split.cuh", "spmm/stage.cuh"],
+            headers: &["spmm/row_split.cuh", "spmm/stage.cuh", "spmm/unstage.cuh"],
         }
     }
 
@@ -108,11 +108,12 @@ impl SpmmKernel for RowSplit {
         let walk = &self.walk;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let (arrays, order, ms) = row_order(shared, walk.order);
-        let (mut steps, scratch) = walk.stage(b_rows, &shared.device)?;
+        let (mut steps, scratch) = walk.stage((rows, b_rows), &shared.device)?;
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
             ..self.kernel(Bound { rows, b_rows, order }).step(1, walk.block)
         });
+        steps.extend(walk.unstage(rows));
         let program = CudaProgram::of_steps(self.source(), steps);
         Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
     }

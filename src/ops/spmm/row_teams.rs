@@ -9,7 +9,7 @@ use super::phrases;
 use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
 use super::text;
-use super::walk::{self, Bound, Fetch, STATIC_SHARED, Walk};
+use super::walk::{self, Bound, Dense, Fetch, STATIC_SHARED, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
@@ -68,7 +68,7 @@ impl RowTeam {
     /// Whether these values are worth a measurement. On an H100, 13 matrices with long rows and N of 1, 8, 32 and 128, each rule
     /// leaves out what was within 1 % of the best in the geometric mean.
     fn pays(&self) -> bool {
-        let Walk { lanes, ways, cols, unroll, fetch, staged, .. } = self.walk;
+        let Walk { lanes, ways, cols, unroll, fetch, dense, .. } = self.walk;
         let narrow = self.walk.columns() <= NARROW;
         let others = match lanes {
             1 => ways == 2 || ways == 8,
@@ -78,7 +78,7 @@ impl RowTeam {
         let depth = match fetch {
             Fetch::Direct if narrow => unroll >= 4,
             Fetch::Direct => unroll == if cols < 4 { 4 } else { 2 } || (cols == 2 && unroll == 2),
-            Fetch::Ahead => !staged && unroll == if cols == 1 { 4 } else { 2 },
+            Fetch::Ahead => dense != Dense::Staged && unroll == if cols == 1 { 4 } else { 2 },
             Fetch::Shuffle => false,
         };
         let chunk = if narrow { self.chunk > CHUNKS[0] } else { self.chunk < CHUNKS[2] };
@@ -184,7 +184,7 @@ impl Family for RowTeams {
         Keys {
             prepared_by: &[],
             tiled_by: &["cols", "lanes", "vec"],
-            headers: &["spmm/row_teams.cuh", "spmm/stage.cuh"],
+            headers: &["spmm/row_teams.cuh", "spmm/stage.cuh", "spmm/unstage.cuh"],
         }
     }
 
@@ -248,7 +248,7 @@ impl SpmmKernel for RowTeam {
                 * f64::from(self.walk.columns())
                 * 2.0
                 * self.walk.sum_bytes() as f64,
-            after_us: cut + if self.team > 1 { MEETING_US } else { 0.0 },
+            after_us: work.after_us + cut + if self.team > 1 { MEETING_US } else { 0.0 },
             ..work
         }
     }

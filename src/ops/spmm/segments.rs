@@ -203,7 +203,7 @@ pub fn lower(
         return Err(Refusal(format!("no row has more than {threshold} entries")));
     }
     let (mut arrays, order, order_ms) = row_order(shared, walk.order);
-    let (mut steps, mut scratch) = walk.stage(b_rows, &shared.device)?;
+    let (mut steps, mut scratch) = walk.stage((rows, b_rows), &shared.device)?;
     let named = Named {
         segments: segments.count(),
         bundles: segments.bundles,
@@ -217,6 +217,7 @@ pub fn lower(
         grid: [blocks(&segments, rows), walk.column_tiles(), 1],
         ..entry.step(1, walk.block)
     });
+    steps.extend(walk.unstage(rows));
     let program = CudaProgram::of_steps(source, steps);
     let ms = cut_ms + order_ms;
     Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })

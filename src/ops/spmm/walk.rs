@@ -3,21 +3,19 @@
 
 use super::family::{Beyond, RowOrder, Tile, among, count, order, order_serves, width_serves};
 use super::inspect::Inspection;
-use super::model::Work;
-use super::shared::scratch;
+use super::model::{STAGE_US, Work};
 use super::text::{self, element, elements, output};
-use crate::domain::recipe::{Arg, Scratch, Step};
-use crate::domain::{Candidate, Device, Layout, Spmm};
-use crate::ops::Refusal;
+use crate::domain::recipe::Arg;
+use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::program::{EntryPoint, Operand, Setting, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
+use dense::STAGED_COLUMNS;
 use std::sync::LazyLock;
 
-/// Rows and columns of B that one block stages; as in `stage.cuh`.
-const STAGED_ROWS: u32 = 64;
-const STAGED_COLUMNS: u32 = 32;
-/// Threads per staging block.
-const STAGING_THREADS: u32 = 256;
+mod dense;
+
+pub use dense::Dense;
+
 /// Static shared memory that any block may have without opting in, bytes.
 pub const STATIC_SHARED: u32 = 48 << 10;
 
@@ -32,8 +30,7 @@ pub struct Walk {
     pub block: u32,
     pub fetch: Fetch,
     pub order: RowOrder,
-    /// B is copied into panels before each call.
-    pub staged: bool,
+    pub dense: Dense,
     pub problem: Spmm,
 }
 
@@ -84,27 +81,28 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
         Domain::ints("block", &[64, 256]),
         Domain::texts("fetch", &["direct", "shuffle"]),
         Domain::texts("order", &["natural", "length", "locality"]),
-        Domain::texts("b", &["given", "staged"]),
+        Domain::texts("b", &["given", "staged", "both"]),
     ]
 });
 
 /// The candidates of a family over these domains that make sense for a problem. Values that the problem determines are fixed
 /// before the product is formed: the whole product has tens of thousands of members.
 pub fn candidates(family: &str, domains: &[Domain], problem: &Spmm) -> Vec<Candidate> {
-    let widest = |staged: bool| i64::from(widest_vector(problem, staged));
     let by_columns = by_columns(problem);
-    let narrowed = |staged: bool| {
+    let narrowed = |dense: Dense| {
         domains
             .iter()
             .map(|domain| match domain.name {
-                "vec" => Domain::ints("vec", &[widest(staged)]),
-                "b" => Domain::texts("b", &[if staged { "staged" } else { "given" }]),
-                "order" if by_columns => Domain::texts("order", &["natural"]),
+                "vec" => Domain::ints("vec", &[i64::from(widest_vector(problem, dense.stages()))]),
+                "b" => Domain::texts("b", &[dense.name()]),
+                "order" if by_columns && dense != Dense::Both => {
+                    Domain::texts("order", &["natural"])
+                }
                 _ => domain.clone(),
             })
             .collect::<Vec<_>>()
     };
-    let all = [false, true].into_iter().flat_map(|staged| product(family, &narrowed(staged)));
+    let all = Dense::ALL.into_iter().flat_map(|dense| product(family, &narrowed(dense)));
     let listed = |walk: Walk| walk.makes_sense() && walk.order_pays();
     all.filter(|c| order_serves(c, problem) && Walk::of(c, problem, domains).is_some_and(listed))
         .collect()
@@ -131,11 +129,6 @@ impl Walk {
             return None;
         }
         let int = |name| count(candidate, name);
-        let flag = |name, off: &str, on: &str| match candidate.text(name)? {
-            text if text == off => Some(false),
-            text if text == on => Some(true),
-            _ => None,
-        };
         Some(Self {
             lanes: int("lanes")?,
             ways: int("ways")?,
@@ -145,7 +138,7 @@ impl Walk {
             block: int("block")?,
             fetch: Fetch::of(candidate)?,
             order: order(candidate)?,
-            staged: flag("b", "given", "staged")?,
+            dense: Dense::of(candidate)?,
             problem: *problem,
         })
     }
@@ -159,25 +152,30 @@ impl Walk {
         // A tile wider than N wastes lanes; one narrower than a line of B reads lines in parts, which pays off only if B is
         // staged.
         let whole = tile >= n && tile < 2 * n.next_power_of_two().max(self.vec);
-        let line = tile * element >= if self.staged { 64 } else { 128 } && tile <= n;
+        let line =
+            tile * element >= if self.dense == Dense::Staged { 64 } else { 128 } && tile <= n;
         // Staging copies whole panels of at most `STAGED_COLUMNS` columns at a time.
         let serves = width_serves(n, tile)
-            && (!self.staged || tile <= STAGED_COLUMNS || tile.is_multiple_of(STAGED_COLUMNS));
+            && (!self.dense.stages()
+                || tile <= STAGED_COLUMNS
+                || tile.is_multiple_of(STAGED_COLUMNS));
         // Lanes side by side read at least 64 bytes of a row, if it has them.
         let wide = self.cols == 1 || self.lanes * vector >= 64;
         let shuffle =
             self.fetch != Fetch::Shuffle || (self.unroll * self.ways <= group && group >= 8);
         let deep = self.unroll < 8 || self.cols == 1;
-        let place = if by_columns(&self.problem) {
-            self.staged && self.order == RowOrder::Natural
-        } else if self.staged {
+        let place = match (self.dense, by_columns(&self.problem)) {
+            (Dense::Given, by_columns) => !by_columns,
+            (Dense::Staged, true) => self.order == RowOrder::Natural,
             // Staging aligns rows that are not, or narrows the panel that must stay in L2.
-            let unaligned = !n.is_multiple_of(16 / element) && n > 4;
-            unaligned || (tile * element == 64 && n > tile)
-        } else {
-            true
+            (Dense::Staged, false) => {
+                let unaligned = !n.is_multiple_of(16 / element) && n > 4;
+                unaligned || (tile * element == 64 && n > tile)
+            }
+            // Sums that are scaled and added to C are not rounded between.
+            (Dense::Both, by_columns) => by_columns && !self.problem.accumulate,
         };
-        let vector_fits = self.vec == widest_vector(&self.problem, self.staged);
+        let vector_fits = self.vec == widest_vector(&self.problem, self.dense.stages());
         let shared = self.shared_bytes() <= STATIC_SHARED;
         vector_fits
             && fits
@@ -219,22 +217,19 @@ impl Walk {
         self.problem.n.div_ceil(self.columns())
     }
 
-    /// Blocks along the columns of B that stage it.
-    fn staged_tiles(&self) -> u32 {
-        match self.staged {
-            true => self.column_tiles() * self.columns().div_ceil(STAGED_COLUMNS),
-            false => 0,
-        }
-    }
-
     /// Bytes of a sum, and of what is kept of one between segments.
     pub fn sum_bytes(&self) -> u64 {
         self.problem.dtype.bytes().max(4)
     }
 
+    /// Whether the walk itself writes columns.
+    fn writes_columns(&self) -> bool {
+        by_columns(&self.problem) && self.dense != Dense::Both
+    }
+
     /// The tile of sums that columns are written from.
     fn shared_bytes(&self) -> u32 {
-        if !by_columns(&self.problem) {
+        if !self.writes_columns() {
             return 0;
         }
         self.columns() * (self.groups() + 1) * self.sum_bytes() as u32
@@ -275,7 +270,12 @@ impl Walk {
         let element = self.problem.dtype.bytes() as f64;
         // Read, and written in panels of whole tiles.
         let columns = f64::from(self.problem.n) + f64::from(self.column_tiles() * self.columns());
-        let staged = if self.staged { seen.cols as f64 * columns * element } else { 0.0 };
+        let b = if self.dense.stages() { seen.cols as f64 * columns * element } else { 0.0 };
+        let c_elements = seen.rows as f64 * f64::from(self.problem.n);
+        let (c, turning_us) = match self.dense {
+            Dense::Both => (2.0 * c_elements * self.problem.result().bytes() as f64, STAGE_US),
+            Dense::Given | Dense::Staged => (0.0, 0.0),
+        };
         let combined = f64::from(self.ways.ilog2() * self.cols * self.vec);
         Work {
             instructions: (fetch + f64::from(self.cols) * (2.0 + wide * f64::from(self.vec)))
@@ -284,7 +284,8 @@ impl Walk {
             longest_walk: seen.longest_row as f64 / ways,
             lockstep: seen.groups(32 / self.group(), by_length).lockstep,
             framed: combined,
-            staged_bytes: staged,
+            staged_bytes: b + c,
+            after_us: turning_us,
             ..Work::row_major(&self.tile(), seen, &self.problem)
         }
     }
@@ -293,7 +294,7 @@ impl Walk {
     fn settings(&self) -> [(&'static str, Setting); 9] {
         let n = self.problem.n;
         let output = match () {
-            () if by_columns(&self.problem) => "kColumns",
+            () if self.writes_columns() => "kColumns",
             () if n.is_multiple_of(self.vec) => "kRowVectors",
             () => "kRowElements",
         };
@@ -314,7 +315,7 @@ impl Walk {
     pub fn operands(&self, bound: Bound) -> Vec<Operand> {
         let Spmm { n, dtype, .. } = self.problem;
         let tile = u64::from(self.columns());
-        let (b, step, stride) = if self.staged {
+        let (b, step, stride) = if self.dense.stages() {
             (Arg::Scratch(0), tile * u64::from(bound.b_rows), self.columns())
         } else {
             (Arg::B, tile, n)
@@ -329,7 +330,7 @@ impl Walk {
             parameter("const u32*", "cols", Arg::ColIdx),
             parameter(elements(dtype), "vals", Arg::Values),
             aggregate(format!("Dense<{}>", element(dtype)), dense),
-            output(&self.problem),
+            self.output(),
             parameter("const u32*", "order", bound.order.map_or(Arg::NULL, Arg::Array)),
             number("rows", bound.rows),
             number("n", n),
@@ -348,45 +349,24 @@ impl Walk {
         kernel: EntryPoint,
         own: &[(&'static str, Setting)],
     ) -> String {
-        let (headers, kernels) = ([header, "spmm/stage.cuh"], [kernel, self.staging(0)]);
-        let several = if self.staged { 2 } else { 1 };
+        let headers = [header, "spmm/stage.cuh", "spmm/unstage.cuh"];
+        let kernels = [kernel, self.staging(0), self.turning(0)];
+        let several = match self.dense {
+            Dense::Given => 1,
+            Dense::Staged => 2,
+            Dense::Both => 3,
+        };
         let settings = [&self.settings()[..], own].concat();
         text::program(&headers[..several], &self.problem, &settings, &kernels[..several])
     }
 
-    /// The kernel that stages a B of `b_rows` rows.
-    fn staging(&self, b_rows: u32) -> EntryPoint {
-        let Spmm { n, dtype, .. } = self.problem;
-        let (element, from_columns) = (element(dtype), by_columns(&self.problem));
-        EntryPoint {
-            name: "stage",
-            launch_bounds: None,
-            cluster: 1,
-            function: format!("sparsetune::stage<{element}, {}, {from_columns}>", self.columns()),
-            operands: vec![
-                parameter(elements(dtype), "b", Arg::B),
-                parameter(format!("{element}*"), "staged", Arg::Scratch(0)),
-                number("b_rows", b_rows),
-                number("n", n),
-            ],
+    /// The dense output, or the memory where C is kept by rows.
+    fn output(&self) -> Operand {
+        match self.dense {
+            Dense::Given | Dense::Staged => output(&self.problem),
+            Dense::Both => {
+                parameter(format!("{}*", element(self.problem.result())), "c", Arg::Scratch(1))
+            }
         }
-    }
-
-    /// The staging step and the panels that it fills (scratch 0); nothing if B is walked as given.
-    pub fn stage(
-        &self,
-        b_rows: u32,
-        device: &Device,
-    ) -> Result<(Vec<Step>, Vec<Scratch>), Refusal> {
-        if !self.staged {
-            return Ok((Vec::new(), Vec::new()));
-        }
-        let step = Step {
-            grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.staged_tiles(), 1],
-            ..self.staging(b_rows).step(1, STAGING_THREADS)
-        };
-        let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);
-        let bytes = elements * self.problem.dtype.bytes();
-        Ok((vec![step], vec![scratch("staged panels of B", bytes, device)?]))
     }
 }
