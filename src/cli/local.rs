@@ -65,10 +65,11 @@ impl Local {
                 Some(folder.context("cannot create a temporary folder")?)
             }
         };
-        let data = data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
+        // Below the temporary folder, which others may enter, and made for its owner alone.
+        let data = data.or(folder.as_ref().map(|folder| folder.path().join("data")));
         let token = fresh_token()?;
         let data = data.context("there is no folder to work in")?;
-        Self::serve(&config(data, &[device], &token, namespace)?, token, folder).await
+        Self::serve(&config(&data, &[device], &token, namespace)?, token, folder).await
     }
 
     /// Serves an existing folder, without devices.
