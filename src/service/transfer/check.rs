@@ -54,18 +54,12 @@ pub fn check(record: &Record) -> Checked {
             if job.created_at.0 < 0 || job.finished_at > Timestamp::now().plus_millis(DAY_MS) {
                 return Err("it ended in the future, or was submitted before 1970".to_owned());
             }
-            let features = job.features.as_ref();
-            match features.is_some_and(|shared| shared.values.len() > MOST_FEATURES) {
-                true => Err("it has too many features".to_owned()),
-                false => Ok(()),
-            }
+            job.features.as_ref().map_or(Ok(()), |shared| features(&shared.values))
         }
         Record::Trial(sent) => {
             id("job", &sent.trial.job.0)?;
             candidate(&sent.trial.candidate)?;
-            if sent.features.as_ref().is_some_and(|own| own.len() > MOST_FEATURES) {
-                return Err("it has too many features".to_owned());
-            }
+            features(sent.features.as_deref().unwrap_or_default())?;
             match &sent.trial.state {
                 TrialState::Pruned(_) => Err("it was not tried".to_owned()),
                 TrialState::Tried(Outcome::Measured { timing, .. }) => {
@@ -161,6 +155,17 @@ fn candidate(candidate: &Candidate) -> Checked {
         }
     }
     Ok(())
+}
+
+/// No model reads what is not finite, and nothing that describes matrices and candidates makes it.
+fn features(values: &[f32]) -> Checked {
+    if values.len() > MOST_FEATURES {
+        return Err("it has too many features".to_owned());
+    }
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok(()),
+        false => Err("one of its features is no finite number".to_owned()),
+    }
 }
 
 fn time(what: &str, us: f64) -> Checked {
