@@ -23,6 +23,7 @@ import time
 
 from soak_service import PATIENCE_S, Service
 
+
 def matrix(rng):
     """A small system in Matrix Market's text: a lower triangle with a full, dominant diagonal, so that both operations apply."""
     n = rng.randrange(50, 900)
