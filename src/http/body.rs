@@ -2,7 +2,7 @@
 //! taken off the connection, up to a bound, or the client is told that the connection ends. hyper would end it without a word,
 //! and the client's next request would be lost.
 
-use super::clients::Places;
+use super::clients::{Client, Places};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::header;
@@ -64,8 +64,8 @@ struct State {
     slow: bool,
     pace: Pace,
     bytes: u64,
-    /// It is waited for as long as these are not short.
-    places: Option<Places>,
+    /// It is waited for as long as these are not short for this client.
+    places: Option<(Places, Client)>,
     /// Time that was waited for these bytes, of each pause the idle time at most, and since when it is waited for the next.
     waited: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
@@ -88,7 +88,7 @@ impl State {
             let waiting = || (Instant::now(), Box::pin(tokio::time::sleep(patience)));
             let (_, alarm) = self.waiting.get_or_insert_with(waiting);
             while alarm.as_mut().poll(context).is_ready() {
-                if self.places.as_ref().is_none_or(Places::are_short) {
+                if self.places.as_ref().is_none_or(|(places, client)| places.are_short(*client)) {
                     (self.slow, self.broken) = (true, true);
                     return failed("the body arrived too slowly");
                 }
@@ -194,8 +194,8 @@ pub struct Lenience(Arc<Mutex<State>>);
 
 impl Lenience {
     /// Lets the client pause until these places are short.
-    pub fn unless_short(&self, places: &Places) {
-        lock(&self.0).places = Some(places.clone());
+    pub fn unless_short(&self, places: &Places, client: Client) {
+        lock(&self.0).places = Some((places.clone(), client));
     }
 }
 
@@ -247,7 +247,11 @@ mod tests {
         let pace = Pace { idle: Duration::from_millis(500), ..PACE };
         let watched = Watched::of(&mut request, pace).unwrap();
         if let Some(places) = places {
-            request.extensions().get::<Lenience>().unwrap().unless_short(places);
+            request
+                .extensions()
+                .get::<Lenience>()
+                .unwrap()
+                .unless_short(places, Client::at(([10, 0, 0, 1], 1).into()));
         }
         let bytes = request.into_body().collect().await.ok();
         let slow = watched.kept_waiting(false);

@@ -7,6 +7,7 @@ use axum::http::{Extensions, HeaderMap};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The address at the other end of a connection, as an extension of its requests.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +73,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Taken {
     sum: usize,
-    by: HashMap<Client, usize>,
+    by: HashMap<Client, Own>,
 }
+
+/// What one client has.
+#[derive(Debug, Default)]
+struct Own {
+    places: usize,
+    /// When it was last refused another.
+    refused: Option<Instant>,
+}
+
+/// How long who was refused is expected to come again.
+const WANTED: Duration = Duration::from_secs(30);
 
 /// Why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,17 +123,23 @@ impl Places {
             return Err(Full::All);
         }
         let own = taken.by.entry(client).or_default();
-        if *own >= self.0.each {
+        if own.places >= self.0.each {
+            own.refused = Some(Instant::now());
             return Err(Full::Own);
         }
-        *own += 1;
+        own.places += 1;
+        own.refused = None;
         taken.sum += 1;
         Ok(Place { places: self.clone(), client })
     }
 
-    /// Whether fewer than half of all places are left: who holds one must make use of it.
-    pub fn are_short(&self) -> bool {
-        2 * (self.0.all.saturating_sub(self.taken().sum)) < self.0.all
+    /// Whether this client, who holds a place, must make use of it: fewer than half of all are left, or another upload from its address
+    /// was refused because all of its own were taken. Behind a proxy that address may be everybody's.
+    pub fn are_short(&self, client: Client) -> bool {
+        let taken = self.taken();
+        let own = taken.by.get(&client).and_then(|own| own.refused);
+        let wanted = own.is_some_and(|refused| refused.elapsed() < WANTED);
+        wanted || 2 * (self.0.all.saturating_sub(taken.sum)) < self.0.all
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -142,8 +160,8 @@ impl Drop for Place {
         let Taken { sum, by } = &mut *taken;
         if let Some(own) = by.get_mut(&self.client) {
             *sum -= 1;
-            *own -= 1;
-            if *own == 0 {
+            own.places -= 1;
+            if own.places == 0 {
                 by.remove(&self.client);
             }
         }
@@ -188,15 +206,30 @@ mod tests {
         assert!(places.take(one).unwrap_err().detail().contains("from this address"));
         let _third = places.take(other).unwrap();
         assert!(places.take(other).unwrap_err().detail().contains("limit of 3"));
-        assert!(places.are_short());
+        assert!(places.are_short(other) && places.are_short(one));
         drop(first);
-        assert!(places.are_short(), "one of three is left");
+        assert!(places.are_short(other), "one of three is left");
         assert!(places.take(one).is_ok());
         {
             let taken = places.taken();
             assert_eq!((taken.by.len(), taken.sum), (2, 2));
         }
         drop(second);
-        assert!(!places.are_short());
+        assert!(!places.are_short(other));
+    }
+
+    #[test]
+    fn places_are_short_for_who_was_refused_one() {
+        let places = Places::new("uploads", 8, 2);
+        let (one, other) = (client("10.0.0.1:5", &[], false), client("10.0.0.2:5", &[], false));
+        let first = places.take(one).unwrap();
+        let _second = places.take(one).unwrap();
+        let _third = places.take(other).unwrap();
+        assert!(!places.are_short(one), "nobody waits");
+        assert_eq!(places.try_take(one).unwrap_err(), Full::Own);
+        assert!(places.are_short(one) && !places.are_short(other));
+        drop(first);
+        let _again = places.take(one).unwrap();
+        assert!(!places.are_short(one), "it has its place");
     }
 }

@@ -34,9 +34,10 @@ impl Upload {
             return Err(Problem::new(Kind::UnsupportedMediaType, detail));
         }
         let coding = coding::of(request.headers())?;
-        let place = app.uploads.take(Client::of(&request, app.limits.forwarded))?;
+        let client = Client::of(&request, app.limits.forwarded);
+        let place = app.uploads.take(client)?;
         if let Some(lenience) = request.extensions().get::<Lenience>() {
-            lenience.unless_short(&app.uploads);
+            lenience.unless_short(&app.uploads, client);
         }
         Ok(Self {
             _place: place,
