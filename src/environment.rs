@@ -33,9 +33,14 @@ pub fn loader_folders() -> impl Iterator<Item = PathBuf> {
     folders.into_iter().filter(|folder| folder.is_absolute())
 }
 
-/// Folders that CUDA's driver shares with other processes: that of the multi-process service, and its cache of what it compiles.
-pub fn shared_by_cuda() -> impl Iterator<Item = PathBuf> {
-    ["CUDA_MPS_PIPE_DIRECTORY", CUDA_CACHE].into_iter().filter_map(path)
+/// The folder of CUDA's multi-process service, if it is named.
+pub fn multi_process_folder() -> Option<PathBuf> {
+    path("CUDA_MPS_PIPE_DIRECTORY")
+}
+
+/// Where CUDA's driver keeps what it compiles, if that is named.
+pub fn driver_cache() -> Option<PathBuf> {
+    path(CUDA_CACHE)
 }
 
 const CUDA_CACHE: &str = "CUDA_CACHE_PATH";

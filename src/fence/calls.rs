@@ -11,7 +11,6 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 
 /// Calls by which a process starts programs, reaches into others, into the kernel, or into what it was not given. Landlock does not
 /// know what is done to a file's owner, mode, times and attributes, so nobody does that here.
@@ -19,6 +18,8 @@ const REFUSED: &[libc::c_long] = &[
     // Programs and other processes.
     libc::SYS_execve,
     libc::SYS_execveat,
+    libc::SYS_setsid,
+    libc::SYS_setpgid,
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -104,7 +105,7 @@ const REFUSED: &[libc::c_long] = &[
 
 /// What a process makes that computes with threads on the descriptors that it has. One that is refused here costs a message or some
 /// speed if it was made in vain, as when a thread is given its name.
-const COMPUTING: [libc::c_long; 47] = [
+const COMPUTING: [libc::c_long; 46] = [
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -113,7 +114,6 @@ const COMPUTING: [libc::c_long; 47] = [
     libc::SYS_pwrite64,
     libc::SYS_lseek,
     libc::SYS_close,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_recvmsg,
@@ -160,6 +160,8 @@ const FCHMODAT2: libc::c_long = 452;
 /// Older calls that only this processor has; each has a newer form among those above.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[libc::c_long] = &[
+    libc::SYS_fork,
+    libc::SYS_vfork,
     libc::SYS_chmod,
     libc::SYS_chown,
     libc::SYS_lchown,
@@ -189,6 +191,29 @@ const OF_ITSELF_SECOND: &[libc::c_long] = &[libc::SYS_setpriority, libc::SYS_iop
 /// Signals to threads of a process, which must be this one: `raise` and `abort` send them.
 const TO_OWN_THREADS: &[libc::c_long] =
     &[libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo];
+
+/// By these arguments of `fcntl` and `ioctl` the kernel sends signals to a process that is named so, as if `kill` had been called, or
+/// puts words into another's terminal.
+const FCNTL_SIGNALS: [libc::c_int; 5] =
+    [libc::F_SETOWN, F_SETSIG, F_SETOWN_EX, libc::F_SETLEASE, libc::F_NOTIFY];
+const IOCTL_SIGNALS: [u64; 4] = [FIOSETOWN, SIOCSPGRP, TIOCSPGRP, TIOCSTI];
+/// `libc` does not have these everywhere.
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+const TIOCSPGRP: u64 = 0x5410;
+const TIOCSTI: u64 = 0x5412;
+
+/// What a process that only computes may ask of its descriptors.
+const FCNTL: [libc::c_int; 6] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+];
 
 /// Threads are made by the same call as processes in namespaces of their own, where they would be root.
 const NAMESPACES: [libc::c_int; 7] = [
@@ -255,9 +280,7 @@ fn install(program: Result<BpfProgram, FilterError>) -> Result<(), FilterError> 
 /// Whether the driver's multi-process service runs here: its clients reach their device through a socket of it, so all sockets that
 /// have a path can be reached then.
 fn multi_process_service() -> bool {
-    crate::environment::shared_by_cuda()
-        .chain([Path::new(super::files::MULTI_PROCESS).to_owned()])
-        .any(|folder| folder.join("control").exists())
+    super::files::multi_process_service().next().is_some()
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -280,6 +303,13 @@ fn refused() -> Result<Rules, FilterError> {
     for call in TO_OWN_THREADS {
         rules.insert(*call, vec![unless(0, own)?]);
     }
+    // Threads only: another process would live on when this one's group is killed.
+    let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+    let process =
+        SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0)?;
+    let process = SeccompRule::new(vec![process])?;
+    rules.insert(libc::SYS_fcntl, second(FCNTL_SIGNALS.map(|asked| asked as u64))?);
+    rules.insert(libc::SYS_ioctl, second(IOCTL_SIGNALS)?);
     // Drivers make sockets of this family to share memory among a user's processes, and listen. A socket for datagrams could name its
     // receiver with each of them, which no filter sees.
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
@@ -291,7 +321,7 @@ fn refused() -> Result<Rules, FilterError> {
         }
         rules.insert(call, asked);
     }
-    let mut made = Vec::new();
+    let mut made = vec![process];
     for namespace in NAMESPACES {
         let bit = u64::from(namespace.cast_unsigned());
         let asked =
@@ -322,9 +352,19 @@ fn without_x32() -> BpfProgram {
     ]
 }
 
+/// A rule for each of these values of the second argument.
+fn second(values: impl IntoIterator<Item = u64>) -> Result<Vec<SeccompRule>, FilterError> {
+    let rule = |value| {
+        let asked = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+        Ok(SeccompRule::new(vec![asked])?)
+    };
+    values.into_iter().map(rule).collect()
+}
+
 /// The calls that a process may make which only computes: threads of its own, and signals to itself, by which it aborts.
 fn computing() -> Result<Rules, FilterError> {
     let mut rules: Rules = COMPUTING.iter().map(|call| (*call, Vec::new())).collect();
+    rules.insert(libc::SYS_fcntl, second(FCNTL.map(|asked| asked as u64))?);
     // The other filter answers it; where both have an answer, a refusal goes before a permission.
     rules.insert(libc::SYS_clone3, Vec::new());
     let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());

@@ -7,6 +7,7 @@ use landlock::{
     path_beneath_rules,
 };
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -41,10 +42,22 @@ const SYSTEM: [&str; 22] = [
 ];
 
 /// Where drivers and the multi-process service keep what they share.
-const SHARED: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm", MULTI_PROCESS];
+const SHARED: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm"];
 
 /// Where the driver's multi-process service listens, unless the environment says otherwise.
-pub(super) const MULTI_PROCESS: &str = "/tmp/nvidia-mps";
+const MULTI_PROCESS: &str = "/tmp/nvidia-mps";
+
+/// The folders of CUDA's multi-process service, where that runs as this user or as root: anybody may make a folder of that name in `/tmp`,
+/// and an evaluator could make the service's pipe in one that was left.
+pub(super) fn multi_process_service() -> impl Iterator<Item = PathBuf> {
+    let ours = |path: &Path| {
+        let owner = std::fs::symlink_metadata(path).map(|at| at.uid());
+        owner.is_ok_and(|owner| owner == 0 || owner == nix::unistd::geteuid().as_raw())
+    };
+    let named = crate::environment::multi_process_folder();
+    let folders = named.into_iter().chain([MULTI_PROCESS.into()]);
+    folders.filter(move |folder| ours(folder) && ours(&folder.join("control")))
+}
 
 /// What the wall keeps of files. Signals, TCP and the memory of other processes it always keeps, where the kernel can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +140,11 @@ fn enforce(
         Extent::Writes => all & !reading,
     };
     let system = SYSTEM.iter().map(PathBuf::from).chain(readable.iter().cloned());
-    let shared = SHARED.iter().map(PathBuf::from).chain(crate::environment::shared_by_cuda());
+    let shared = SHARED
+        .iter()
+        .map(PathBuf::from)
+        .chain(multi_process_service())
+        .chain(crate::environment::driver_cache());
     let mut ruleset = ruleset(kept)?
         .add_rules(path_beneath_rules(shared, work & kept))?
         .add_rules(path_beneath_rules(device_files(extent), devices & kept))?
@@ -144,6 +161,8 @@ fn enforce(
 }
 
 /// Where this process's threads have their names. CUDA's driver names its own by writing there, and does not open a device if it may not.
+/// No rule tells names from what else is below, all of it this process's own: its memory, and its weight for the OOM killer, which without
+/// the right to it cannot be made less than whoever had that right has set (`offer_to_the_oom_killer`, if started as root).
 /// The folder stays open for good: it would get another identity, which no rule permits, once the kernel had forgotten it.
 fn threads() -> Option<&'static File> {
     static THREADS: OnceLock<Option<File>> = OnceLock::new();

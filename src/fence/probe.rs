@@ -32,6 +32,7 @@ pub fn attempts(secret: &Path, folder: &Path) -> Vec<Attempt> {
         attempt("change a file's mode", change_mode(secret)),
         attempt("signal a thread of the parent", signal_thread()),
         attempt("attach shared memory", share_memory()),
+        attempt("have the parent signalled", own_by_parent()),
     ]
 }
 
@@ -92,6 +93,17 @@ fn signal_thread() -> io::Result<()> {
     // SAFETY: the call takes numbers; signal 0 only asks whether it could be sent.
     let failed = unsafe { libc::syscall(libc::SYS_tgkill, parent, parent, 0) } != 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Names the parent as the one who is signalled when something is to be read here; it is asked for no signals.
+fn own_by_parent() -> io::Result<()> {
+    let parent = nix::unistd::getppid().as_raw();
+    let set = |owner: libc::pid_t| {
+        // SAFETY: the call takes numbers.
+        let failed = unsafe { libc::fcntl(libc::STDIN_FILENO, libc::F_SETOWN, owner) } != 0;
+        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    set(parent).and_then(|()| set(0))
 }
 
 /// A page that only this user could attach, removed at once.

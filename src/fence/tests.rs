@@ -54,6 +54,6 @@ fn threads_are_named_within_the_wall_around_files() {
         let (own, refused) = within.join().unwrap();
         assert_eq!(own.trim(), "named");
         // A kernel without Landlock has no wall, and refuses nothing.
-        assert!(refused.unwrap_or(true), "{extent:?} permits more than names");
+        assert!(refused.unwrap_or(true), "{extent:?} permits more of /proc than the threads");
     }
 }

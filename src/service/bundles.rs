@@ -98,7 +98,7 @@ impl Service {
         // Before what is in memory, which is not of one namespace alone.
         let plan = self.plan(id).await?;
         self.has_matrix(&plan).await?;
-        let key = (id.clone(), values == Values::External);
+        let key = (self.caller.namespace.clone(), id.clone(), values == Values::External);
         if let Some(built) = self.inner.built.get(&key) {
             return Ok(built);
         }
@@ -122,7 +122,7 @@ impl Service {
         })
         .await??;
         let file = BundleFile::Temporary { path: Arc::new(file), _disk: disk };
-        let ready = ReadyBundle { without_values: key.1, blob, bytes, sha256, file };
+        let ready = ReadyBundle { without_values: key.2, blob, bytes, sha256, file };
         self.inner.built.keep(key, &ready, &pool);
         Ok(ready)
     }

@@ -98,6 +98,8 @@ struct Inner {
     /// Permits one task at a time to read a stored matrix, for a drawing or a diagonal: it holds the matrix in memory, and a
     /// repeated request finds it drawn. Separate from `parses`, so that these tasks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
+    /// Permits few exports at a time, each of which takes a processor.
+    exports: Arc<Semaphore>,
     /// Permits one prediction for lookups at a time, because it holds the matrix in memory. Separate from `drawing`, so that
     /// neither waits for the other.
     predicting: Arc<Semaphore>,
@@ -144,6 +146,7 @@ impl Service {
             parses,
             readers,
             drawing: Arc::new(Semaphore::new(1)),
+            exports: Arc::new(Semaphore::new(transfer::EXPORTS_AT_ONCE)),
             predicting: Arc::new(Semaphore::new(1)),
             submitting: Arc::new(Semaphore::new(1)),
             guesses: Mutex::default(),

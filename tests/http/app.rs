@@ -115,6 +115,8 @@ impl TestApp {
                 job: Some(claim.job.id.clone()),
                 ..fixture().provenance
             },
+            // Now, since consents are of tokens that were there before.
+            created_at: Timestamp::now(),
             ..fixture()
         };
         let job = Job {

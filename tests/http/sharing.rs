@@ -5,6 +5,8 @@ use crate::namespaces::{text, two};
 use crate::tokens::{ADMIN, server};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sparsetune::domain::{Digest, PlanId, Timestamp};
+use sparsetune::store::StoredBundle;
 use std::collections::BTreeSet;
 
 const NAME: &str = "a-secret-name";
@@ -46,6 +48,20 @@ async fn plans_are_shared_by_consent_as_long_as_it_stands() {
     assert_eq!(answer["plan"]["id"], json!(own));
     let c = app.token(&json!({"name": "ci", "namespace": "c"})).await;
     assert_eq!(app.grade(&path, &c).await, "exact");
+    // What came from elsewhere is no measurement of this store, whoever consents.
+    let (_, brought) = app.measured(&sharing, "a", &matrix, 5).await;
+    let bundle = StoredBundle {
+        plan: PlanId(brought),
+        without_values: true,
+        blob: Digest::of(b"made up"),
+        bytes: 7,
+        sha256: [0; 32],
+        imported: true,
+        created_at: Timestamp::now(),
+    };
+    app.running.service.store().put_bundle(&bundle).await.unwrap();
+    assert_eq!(app.grade(&lookup(&matrix, 5), &a).await, "exact");
+    assert_ne!(app.grade(&lookup(&matrix, 5), &c).await, "exact");
     assert_eq!(app.status_of(Method::DELETE, "/v1/tokens/open", &a).await, 204);
     assert_eq!(app.grade(&path, &c).await, "none", "the consent has ended");
     assert_eq!(app.status_of(Method::GET, &one, &c).await, 404);

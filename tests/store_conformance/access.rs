@@ -136,6 +136,22 @@ pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Sqlite) {
     assert_eq!(store.trim_audit(Timestamp(0), 12).await.unwrap(), 22);
     let left = store.audit(None, None, &PageRequest::ALL).await.unwrap().items;
     assert_eq!((left.len(), &left[9], &left[10..]), (12, &entry(440), &[entry(7), entry(5)][..]));
+    // Many names in one namespace displace that one's entries, and no other's.
+    let of = |namespace: &str, token: String| AuditEntry {
+        token: Some(token),
+        namespace: namespace.parse().unwrap(),
+        ..entry(500)
+    };
+    for number in 0..5 {
+        store.record_change(&of("default", format!("operator{number}"))).await.unwrap();
+    }
+    for number in 0..40 {
+        store.record_change(&of("team", format!("name{number}"))).await.unwrap();
+    }
+    assert_eq!(store.trim_audit(Timestamp(0), 20).await.unwrap(), 37);
+    let left = store.audit(None, None, &PageRequest::ALL).await.unwrap().items;
+    assert_eq!((left.len(), &left[0]), (20, &of("team", "name39".to_owned())));
+    assert_eq!(left[15..], [4, 3, 2, 1, 0].map(|n| of("default", format!("operator{n}"))));
     let foreign = PageRequest { after: Some("nonsense".to_owned()), limit: 1 };
     assert!(matches!(store.audit(None, None, &foreign).await, Err(StoreError::BadCursor)));
 }

@@ -1,7 +1,7 @@
 //! Bundles that are written for downloads, and kept for a while within bounds.
 
 use super::ReadyBundle;
-use crate::domain::PlanId;
+use crate::domain::{Namespace, PlanId};
 use crate::sparse::read::{Held, Pool, ReadError};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(in crate::service) struct Built(Mutex<Vec<Kept>>);
 
+/// The namespace that it was built for, to which a plan of another tells less; the plan; and whether it is without values.
+type Key = (Namespace, PlanId, bool);
+
 struct Kept {
-    key: (PlanId, bool),
+    key: Key,
     since: Instant,
     ready: ReadyBundle,
 }
@@ -31,12 +34,12 @@ impl Built {
         kept
     }
 
-    pub(super) fn get(&self, key: &(PlanId, bool)) -> Option<ReadyBundle> {
+    pub(super) fn get(&self, key: &Key) -> Option<ReadyBundle> {
         self.kept().iter().find(|one| one.key == *key).map(|one| one.ready.clone())
     }
 
     /// Keeps a bundle for a next download, if it is no more than their share of the disk, for which the oldest go.
-    pub(super) fn keep(&self, key: (PlanId, bool), ready: &ReadyBundle, disk: &Pool) {
+    pub(super) fn keep(&self, key: Key, ready: &ReadyBundle, disk: &Pool) {
         let most = disk.present() / KEPT_SHARE;
         if ready.bytes > most {
             return;
@@ -142,7 +145,7 @@ mod tests {
             ReadyBundle { without_values, blob, bytes, sha256, file }
         };
         let keep = |bytes| {
-            built.keep((PlanId::fresh(), false), &ready(bytes), &disk);
+            built.keep((Namespace::default(), PlanId::fresh(), false), &ready(bytes), &disk);
             disk.taken()
         };
         assert_eq!((keep(10), keep(20)), (10, 30));

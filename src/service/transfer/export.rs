@@ -11,6 +11,7 @@ use futures_util::Stream;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Rows that are read at a time. A plan may have a megabyte.
@@ -18,6 +19,8 @@ const PLANS: u32 = 16;
 const JOBS: u32 = 64;
 const TRIALS: u32 = 500;
 const MATRICES: u32 = 100;
+/// Exports that are made at once.
+pub const EXPORTS_AT_ONCE: usize = 2;
 /// Packed pieces that wait for whoever takes them.
 const WAITING: usize = 4;
 
@@ -52,14 +55,24 @@ impl Service {
         let (files, matrices) = (HashSet::new(), HashSet::new());
         let mut export = Export { service: self.clone(), selection, packer, out, files, matrices };
         export.packer.write(&Record::Header(header)).map_err(not_packed)?;
-        tokio::spawn(async move {
-            let out = export.out.clone();
-            let ended = export.run().await;
-            if let Err(error) = ended {
-                tracing::warn!(%error, "an export ended early");
-                // Whoever has gone is told nothing.
-                let _ = out.send(Err(error)).await;
-            }
+        let permit = Arc::clone(&self.inner.exports).try_acquire_owned().map_err(|_| {
+            let message =
+                format!("{EXPORTS_AT_ONCE} exports are being made, as many as may be at once");
+            ServiceError::Unavailable { message }
+        })?;
+        // What is read and packed, for long if it packs well, holds no thread that answers requests.
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || {
+            runtime.block_on(async move {
+                let _permit = permit;
+                let out = export.out.clone();
+                let ended = export.run().await;
+                if let Err(error) = ended {
+                    tracing::warn!(%error, "an export ended early");
+                    // Whoever has gone is told nothing.
+                    let _ = out.send(Err(error)).await;
+                }
+            })
         });
         let stream = futures_util::stream::unfold(taken, async |mut taken| {
             taken.recv().await.map(|piece| (piece, taken))

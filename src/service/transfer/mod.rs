@@ -9,6 +9,7 @@ mod record;
 mod unpack;
 
 pub use check::check;
+pub(super) use export::EXPORTS_AT_ONCE;
 pub use export::ExportStream;
 pub use record::{Contents, Header, Record, SentModel, VERSION};
 pub use unpack::{BadExport, Entry, Piece, Reader};

@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Time for loading a module and comparing a result, beside what the kernel takes.
 const SLACK: Duration = Duration::from_secs(10);
+/// The longest that one candidate is waited for, whatever its plan says.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Measures the plan that is due again, if one is; false if none is, or if it was stopped before it was done, of which nothing is kept.
 pub(super) async fn look_again(
@@ -65,7 +67,8 @@ async fn measured(
     let clock = plan.clock().unwrap_or(Clock::of_earlier_versions()).under(plan.l2_policy);
     let effort = Effort { clock, give_up_us: None, ..effort };
     let us = plan.median_us().unwrap_or_default() * 1000.0 / 1e6;
-    let patience = SLACK + Duration::try_from_secs_f64(us).unwrap_or_default();
+    let patience =
+        SLACK.saturating_add(Duration::try_from_secs_f64(us).unwrap_or_default()).min(LONGEST);
     let first = evaluator.measure(&plan.candidate, effort, Some(patience), stop).await?.outcome;
     let vendor = match &plan.baseline {
         Some(baseline) if !plan.candidate.is_baseline() => {

@@ -4,6 +4,7 @@ use super::{SqliteStore, codec};
 use crate::domain::{AuditEntry, Namespace, Timestamp};
 use crate::store::{Audit, Page, PageRequest, Result};
 use async_trait::async_trait;
+use std::collections::BTreeMap;
 
 const LIST: &str = "audit";
 
@@ -88,8 +89,34 @@ impl Audit for SqliteStore {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let each = share(counts.iter().map(|(_, _, count)| *count).collect(), i64::from(most));
-        for (namespace, token, _) in counts.iter().filter(|(_, _, count)| *count > each) {
+        // First among namespaces: in one of them tokens of any number of names may be made.
+        let mut namespaces: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+        for (namespace, _, count) in &counts {
+            namespaces.entry(namespace).or_default().push(*count);
+        }
+        let totals = namespaces.values().map(|counts| counts.iter().sum()).collect();
+        let of_each = share(totals, i64::from(most)).max(1);
+        let shares: BTreeMap<&str, i64> = namespaces
+            .into_iter()
+            .map(|(namespace, counts)| (namespace, share(counts, of_each)))
+            .collect();
+        for (namespace, _) in shares.iter().filter(|(_, each)| **each == 0) {
+            // More names than entries may stay: the newest do.
+            let done = sqlx::query(
+                "DELETE FROM audit WHERE namespace = ?1 AND seq <= (
+                     SELECT seq FROM audit WHERE namespace = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
+            )
+            .bind(namespace)
+            .bind(of_each)
+            .execute(&mut *tx)
+            .await?;
+            gone += done.rows_affected();
+        }
+        for (namespace, token, count) in &counts {
+            let each = shares.get(namespace.as_str()).copied().unwrap_or(i64::MAX);
+            if each == 0 || *count <= each {
+                continue;
+            }
             // Rows are numbered in the order in which they were written.
             let done = sqlx::query(
                 "DELETE FROM audit WHERE namespace = ?1 AND token IS ?2 AND seq <= (
@@ -107,7 +134,7 @@ impl Audit for SqliteStore {
     }
 }
 
-/// How many each may keep, so that all keep `most` together: who has less keeps all, and leaves the rest to the others.
+/// How many entries each may keep, so that all keep `most` together: who has less keeps all, and leaves the rest to the others.
 fn share(mut counts: Vec<i64>, most: i64) -> i64 {
     counts.sort_unstable();
     let mut left = most;

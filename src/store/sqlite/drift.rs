@@ -6,9 +6,12 @@ use crate::domain::{DeviceClass, Namespace, Plan, PlanId, Timestamp};
 use crate::store::{Drift, Result, UsedPlan};
 use async_trait::async_trait;
 
+/// Only what jobs of this store measured: an imported plan may name any candidate and any time.
 const MOST_USED: &str = "SELECT plans.namespace, plans.version, plans.body, drift.renewed_for
      FROM drift JOIN plans ON plans.id = drift.plan
      WHERE drift.uses > 0 AND drift.used_at >= ?1 AND plans.device_class = ?2 AND plans.predicted = 0
+         AND plans.body ->> '$.provenance.job' IS NOT NULL AND plans.body ->> '$.provenance.imported' IS NULL
+         AND NOT EXISTS (SELECT 1 FROM bundles WHERE bundles.plan = plans.id AND bundles.imported = 1)
          AND EXISTS (SELECT 1 FROM holdings WHERE holdings.namespace = plans.namespace AND holdings.digest = plans.matrix)
          AND NOT EXISTS (SELECT 1 FROM plans newer WHERE newer.predicted = 0
              AND newer.namespace = plans.namespace AND newer.pattern_digest = plans.pattern_digest AND newer.problem = plans.problem
@@ -20,6 +23,8 @@ const UNCHECKED: &str = "SELECT plans.namespace, plans.version, plans.body
      FROM plans LEFT JOIN drift ON drift.plan = plans.id
      WHERE plans.pinned_at IS NOT NULL AND plans.predicted = 0 AND plans.device_class = ?1
          AND coalesce(drift.checked_at, 0) < ?2
+         AND plans.body ->> '$.provenance.job' IS NOT NULL AND plans.body ->> '$.provenance.imported' IS NULL
+         AND NOT EXISTS (SELECT 1 FROM bundles WHERE bundles.plan = plans.id AND bundles.imported = 1)
          AND EXISTS (SELECT 1 FROM holdings WHERE holdings.namespace = plans.namespace AND holdings.digest = plans.matrix)
      ORDER BY coalesce(drift.checked_at, 0), plans.id LIMIT ?3";
 

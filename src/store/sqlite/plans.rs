@@ -96,12 +96,16 @@ pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
          AND problem = ?3 AND device_class = ?4 AND l2_policy = ?5 AND predicted = 0
      ORDER BY created_at DESC, id DESC LIMIT 1";
 
-/// Whether a plan's namespace lets others have it: the token that it was made with consents, and is in force at the time `?1`.
+/// Whether a plan's namespace lets others have it: a job of this store measured it, so that nobody made it up, and the token that it was
+/// made with, which no later one of that name is, consents and is in force at the time `?1`.
 macro_rules! is_shared {
     () => {
-        "plans.predicted = 0 AND plans.token IS NOT NULL AND EXISTS (
+        "plans.predicted = 0 AND plans.token IS NOT NULL AND body ->> '$.provenance.job' IS NOT NULL
+         AND body ->> '$.provenance.imported' IS NULL
+         AND NOT EXISTS (SELECT 1 FROM bundles WHERE bundles.plan = plans.id AND bundles.imported = 1)
+         AND EXISTS (
              SELECT 1 FROM tokens WHERE tokens.namespace = plans.namespace AND tokens.name = plans.token
-                 AND revoked_at IS NULL AND share_plans = 1 AND (expires_at IS NULL OR expires_at > ?1))"
+                 AND tokens.created_at <= plans.created_at AND revoked_at IS NULL AND share_plans = 1 AND (expires_at IS NULL OR expires_at > ?1))"
     };
 }
 
