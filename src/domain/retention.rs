@@ -1,7 +1,7 @@
 //! Rules for what is kept of matrices, jobs, trials and plans, and what has to go by them.
 
-use super::{Digest, Timestamp};
-use std::collections::HashMap;
+use super::{Digest, Namespace, Timestamp};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Limits of one kind of thing; an absent one removes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,7 @@ impl Rules {
 /// A thing as a rule sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
+    pub of: Namespace,
     /// When it was made, or last used.
     pub at: i64,
     /// How many it counts for.
@@ -66,18 +67,65 @@ pub struct Excess {
     pub bytes: u64,
 }
 
-/// The items that are too old, then of the rest those that have been superseded, then all, each oldest first, until count and bytes
-/// are within the rule. Items that stay count.
-pub fn excess(items: &[Item], rule: &Rule, now: Timestamp) -> Excess {
-    let mut files: HashMap<Digest, (u64, u64)> = HashMap::new();
-    for (file, bytes) in items.iter().flat_map(|item| &item.files) {
-        let (names, known) = files.entry(*file).or_default();
-        (*names, *known) = (*names + 1, *bytes);
+/// What is kept, by everybody or in one namespace.
+#[derive(Debug, Default)]
+struct Kept {
+    count: u64,
+    bytes: u64,
+    /// How many items name a file, and its bytes.
+    files: HashMap<Digest, (u64, u64)>,
+}
+
+impl Kept {
+    fn add(&mut self, item: &Item) {
+        self.count += item.count;
+        self.bytes = self.bytes.saturating_add(item.bytes);
+        for (file, bytes) in &item.files {
+            let (names, known) = self.files.entry(*file).or_default();
+            if *names == 0 {
+                (*known, self.bytes) = (*bytes, self.bytes.saturating_add(*bytes));
+            }
+            *names += 1;
+        }
     }
-    let mut count: u64 = items.iter().map(|item| item.count).sum();
-    let own: u64 = items.iter().map(|item| item.bytes).sum();
-    let mut bytes = files.values().map(|(_, bytes)| bytes).sum::<u64>().saturating_add(own);
-    let before = bytes;
+
+    fn remove(&mut self, item: &Item) {
+        self.count -= item.count;
+        self.bytes -= item.bytes;
+        for (file, _) in &item.files {
+            if let Some((names, length)) = self.files.get_mut(file) {
+                *names -= 1;
+                if *names == 0 {
+                    self.bytes -= *length;
+                }
+            }
+        }
+    }
+
+    /// How far it is above the limits, divided by `parts`: above 1 it is.
+    fn over(&self, rule: &Rule, parts: u64) -> f64 {
+        let of = |limit: Option<u64>, value: u64| {
+            limit.map_or(0.0, |limit| match (limit / parts, value) {
+                (0, 0) => 0.0,
+                (0, value) => 1.0 + value as f64,
+                (limit, value) => value as f64 / limit as f64,
+            })
+        };
+        of(rule.count, self.count).max(of(rule.bytes, self.bytes))
+    }
+}
+
+/// The items that are too old; then, until count and bytes are within the rule, those of the namespace that is furthest above an equal
+/// share of it: first what has been superseded, then all, each oldest first. So nothing goes of who keeps less than their share, however
+/// much others keep or have pinned. Items that stay count.
+pub fn excess(items: &[Item], rule: &Rule, now: Timestamp) -> Excess {
+    let mut all = Kept::default();
+    let mut namespaces: BTreeMap<&Namespace, (Kept, VecDeque<usize>)> = BTreeMap::new();
+    for item in items {
+        all.add(item);
+        namespaces.entry(&item.of).or_default().0.add(item);
+    }
+    let before = all.bytes;
     let oldest = rule.age_ms.map(|age| now.plus_millis(age.saturating_neg()).0);
     let is_old = |item: &Item| oldest.is_some_and(|oldest| item.at < oldest);
     let mut order: Vec<usize> = (0..items.len()).filter(|at| !items[*at].stays).collect();
@@ -88,24 +136,30 @@ pub fn excess(items: &[Item], rule: &Rule, now: Timestamp) -> Excess {
     let mut going = Vec::new();
     for at in order {
         let item = &items[at];
-        let over = |limit: Option<u64>, value| limit.is_some_and(|limit| value > limit);
-        if !(is_old(item) || over(rule.count, count) || over(rule.bytes, bytes)) {
-            // All that is old comes first, and what is left only shrinks.
-            break;
-        }
-        going.push(at);
-        count -= item.count;
-        bytes -= item.bytes;
-        for (file, _) in &item.files {
-            if let Some((names, length)) = files.get_mut(file) {
-                *names -= 1;
-                if *names == 0 {
-                    bytes -= *length;
-                }
-            }
+        let Some((kept, rest)) = namespaces.get_mut(&item.of) else { continue };
+        if is_old(item) {
+            all.remove(item);
+            kept.remove(item);
+            going.push(at);
+        } else {
+            rest.push_back(at);
         }
     }
-    Excess { items: going, bytes: before - bytes }
+    let parts = namespaces.values().filter(|(kept, _)| kept.count > 0).count().max(1) as u64;
+    while all.over(rule, 1) > 1.0 {
+        let most = namespaces
+            .values_mut()
+            .filter(|(_, rest)| !rest.is_empty())
+            .map(|one| (one.0.over(rule, parts), one))
+            .filter(|(over, _)| *over > 1.0)
+            .reduce(|a, b| if b.0 > a.0 { b } else { a });
+        let Some((_, (kept, rest))) = most else { break };
+        let Some(at) = rest.pop_front() else { break };
+        all.remove(&items[at]);
+        kept.remove(&items[at]);
+        going.push(at);
+    }
+    Excess { items: going, bytes: before - all.bytes }
 }
 
 #[cfg(test)]
@@ -165,5 +219,29 @@ mod tests {
         // One that an item names twice is one.
         let twice = [with(1, &[(a, 5), (a, 5)])];
         assert_eq!(going(&twice, bytes(0)), (vec![0], 15));
+    }
+
+    #[test]
+    fn who_keeps_most_pays_first_and_who_keeps_little_pays_nothing() {
+        let of = |name: &str, at| Item { of: name.parse().unwrap(), ..item(at) };
+        // The newest are of who has most.
+        let items = [of("a", 1), of("a", 2), of("b", 3), of("b", 4), of("b", 5), of("b", 6)];
+        let count = |most| Rule { count: Some(most), ..Rule::default() };
+        assert_eq!(going(&items, count(4)).0, [2, 3]);
+        assert_eq!(going(&items, count(2)).0, [2, 3, 0, 4]);
+        let bytes = Rule { bytes: Some(45), ..Rule::default() };
+        assert_eq!(going(&items, bytes), (vec![2, 3], 20));
+        // What is pinned counts for its own namespace alone.
+        let mut pinned = items.clone();
+        pinned[2..].iter_mut().for_each(|item| item.stays = true);
+        assert_eq!(going(&pinned, count(4)).0, [0; 0]);
+        assert_eq!(going(&pinned, count(2)).0, [0]);
+        // A file that two have is freed with the last, and weighs on both.
+        let file = vec![(Digest::of(b"a"), 100)];
+        let mut shared = [of("a", 1), of("b", 2)];
+        shared.iter_mut().for_each(|item| item.files = file.clone());
+        let bytes = |most| Rule { bytes: Some(most), ..Rule::default() };
+        assert_eq!(going(&shared, bytes(119)), (vec![0], 10));
+        assert_eq!(going(&shared, bytes(20)), (vec![0, 1], 120));
     }
 }

@@ -191,6 +191,7 @@ impl Service {
         let lengths = self.lengths(all.into_iter().collect()).await?;
         let of = |file: Digest| (file, lengths.get(&file).map_or(0, |(bytes, _)| *bytes));
         let item = |plan: &KeptPlan| Item {
+            of: plan.namespace.clone(),
             at: plan.created_at.0,
             count: 1,
             bytes: plan.bytes,
@@ -208,6 +209,7 @@ impl Service {
             // Who uploads it again uses it.
             let (bytes, put_at) = lengths.get(&matrix.digest).copied().unwrap_or_default();
             Item {
+                of: matrix.namespace.clone(),
                 at: matrix.used_at.0.max(put_at),
                 count: 1,
                 files: vec![(matrix.digest, bytes)],
@@ -240,6 +242,7 @@ const COUNTED_MS: i64 = 86_400_000;
 fn job_item(job: &KeptJob, now: Timestamp) -> Item {
     let counts = job.of_token && job.finished_at > now.plus_millis(-COUNTED_MS);
     Item {
+        of: job.namespace.clone(),
         at: job.finished_at.0,
         count: 1,
         bytes: job.trial_bytes + job.event_bytes,
@@ -250,5 +253,6 @@ fn job_item(job: &KeptJob, now: Timestamp) -> Item {
 
 fn trials_item(job: &KeptJob) -> Item {
     let (at, bytes) = (job.finished_at.0, job.trial_bytes);
-    Item { at, count: job.trials, bytes, stays: job.pinned, ..Item::default() }
+    let of = job.namespace.clone();
+    Item { of, at, count: job.trials, bytes, stays: job.pinned, ..Item::default() }
 }

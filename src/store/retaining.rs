@@ -33,6 +33,7 @@ pub struct KeptMatrix {
 /// A job that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptJob {
+    pub namespace: Namespace,
     pub id: JobId,
     pub finished_at: Timestamp,
     /// Whether its plan is pinned.

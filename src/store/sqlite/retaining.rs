@@ -18,7 +18,7 @@ const REMOVABLE: &str =
 /// The first parameter says whether bytes are asked for, which reads every row, and the second whether trials are counted.
 const JOBS: &str = "SELECT id, finished_at,
          EXISTS (SELECT 1 FROM plans WHERE plans.id = jobs.plan AND pinned_at IS NOT NULL), token IS NOT NULL,
-         coalesce(trials.number, 0), coalesce(trials.bytes, 0), coalesce(events.bytes, 0)
+         coalesce(trials.number, 0), coalesce(trials.bytes, 0), coalesce(events.bytes, 0), jobs.namespace
      FROM jobs
      LEFT JOIN (
          SELECT job, count(*) AS number,
@@ -139,23 +139,35 @@ impl Retaining for SqliteStore {
     }
 
     async fn kept_jobs(&self, weigh: Weigh) -> Result<Vec<KeptJob>> {
-        let rows: Vec<(String, i64, bool, bool, i64, i64, i64)> = sqlx::query_as(JOBS)
+        let rows: Vec<(String, i64, bool, bool, i64, i64, i64, String)> = sqlx::query_as(JOBS)
             .bind(weigh >= Weigh::Bytes)
             .bind(weigh >= Weigh::Trials)
             .fetch_all(&self.readers)
             .await?;
         rows.into_iter()
-            .map(|(id, finished_at, pinned, of_token, trials, trial_bytes, event_bytes)| {
-                Ok(KeptJob {
-                    id: JobId(id),
-                    finished_at: Timestamp(finished_at),
+            .map(
+                |(
+                    id,
+                    finished_at,
                     pinned,
                     of_token,
-                    trials: codec::count("number of trials", trials)?,
-                    trial_bytes: codec::count("length of trials", trial_bytes)?,
-                    event_bytes: codec::count("length of events", event_bytes)?,
-                })
-            })
+                    trials,
+                    trial_bytes,
+                    event_bytes,
+                    namespace,
+                )| {
+                    Ok(KeptJob {
+                        namespace: codec::namespace(namespace)?,
+                        id: JobId(id),
+                        finished_at: Timestamp(finished_at),
+                        pinned,
+                        of_token,
+                        trials: codec::count("number of trials", trials)?,
+                        trial_bytes: codec::count("length of trials", trial_bytes)?,
+                        event_bytes: codec::count("length of events", event_bytes)?,
+                    })
+                },
+            )
             .collect()
     }
 
