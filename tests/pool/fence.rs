@@ -84,6 +84,7 @@ fn nothing_leaves_the_fence_and_all_would_without_it() {
 
     let (output, within) = attempts(&EVALUATOR, "required", &secret);
     if complete(&output) {
+        assert_eq!(within.len(), ATTEMPTS);
         assert!(within.values().all(Option::is_some), "{within:?}");
     }
     assert!(secret.exists() && folder.path().read_dir().unwrap().count() == 1);
@@ -99,7 +100,9 @@ fn nothing_leaves_the_fence_of_a_reader() {
     // What it may call opens no files, so that it needs no wall around them.
     for fence in ["without_files", "auto", "required"] {
         let (output, within) = attempts(&["reader"], fence, &secret);
-        assert!(fence != "required" || complete(&output) || within.is_empty());
+        if fence != "required" || complete(&output) {
+            assert_eq!(within.len(), ATTEMPTS, "{fence}: {output:?}");
+        }
         assert!(within.values().all(Option::is_some), "{fence}: {within:?}");
     }
     assert!(secret.exists() && folder.path().read_dir().unwrap().count() == 1);

@@ -82,27 +82,29 @@ pub(super) async fn prune(store: &SqliteStore, retention: &Retention) -> Result<
     let hooks: Vec<String> =
         sqlx::query_scalar("SELECT id FROM webhooks").fetch_all(&store.readers).await?;
     for hook in hooks {
-        let full: Option<i64> = sqlx::query_scalar(
-            "SELECT created_at FROM deliveries WHERE hook = ? AND state = 'pending'
-             ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+        // The newest of those beyond.
+        let full: Option<(i64, String)> = sqlx::query_as(
+            "SELECT created_at, id FROM deliveries WHERE hook = ? AND state = 'pending'
+             ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET ?",
         )
         .bind(&hook)
         .bind(MOST_WAITING)
         .fetch_optional(&store.readers)
         .await?;
         for (before, why) in [
-            (Some(retention.deliveries.0), "it waited for its turn for too long"),
-            (full.map(|at| at.saturating_add(1)), "too much waited for this webhook"),
+            (Some((retention.deliveries.0, String::new())), "it waited for its turn for too long"),
+            (full, "too much waited for this webhook"),
         ] {
-            let Some(before) = before else { continue };
+            let Some((at, id)) = before else { continue };
             sqlx::query(
                 "UPDATE deliveries SET state = 'failed', ended_at = ?1, error = coalesce(error || '; ', '') || ?2
-                 WHERE hook = ?3 AND state = 'pending' AND created_at < ?4",
+                 WHERE hook = ?3 AND state = 'pending' AND (created_at, id) <= (?4, ?5)",
             )
             .bind(now)
             .bind(why)
             .bind(&hook)
-            .bind(before)
+            .bind(at)
+            .bind(id)
             .execute(&store.writer)
             .await?;
         }
