@@ -1,7 +1,7 @@
 //! Who asks, and what they may do: tokens with names and scopes, and the namespaces that they belong to.
 
 use super::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -199,6 +199,15 @@ impl TokenName {
     }
 }
 
+/// Deserialises an optional member of a request that may be absent but not null: there is only one way to omit it.
+pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
 /// How much a token may use; an absent limit is none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -206,25 +215,25 @@ impl TokenName {
 pub struct TokenLimits {
     /// Bytes of the matrices that it has stored, as [`super::Matrix::charged_bytes`] counts them, and of the programs, arrays and bundles of
     /// its plans.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
     /// Matrices that it has stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub matrices: Option<u64>,
     /// Jobs that wait at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub queued_jobs: Option<u64>,
     /// Seconds of search in 24 hours, with the budgets of jobs that wait or run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub search_seconds_per_day: Option<f64>,
     /// The largest budget of a job in seconds; the server's own bound applies as well.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub job_seconds: Option<f64>,
     /// The largest budget of a job in trials.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub job_trials: Option<u32>,
     /// The highest priority of a job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub max_priority: Option<i32>,
 }
 
@@ -376,6 +385,7 @@ mod tests {
     fn limits_that_make_no_sense_are_refused() {
         let read = |text: &str| serde_json::from_str::<TokenLimits>(text).unwrap().check();
         assert!(read("{}").is_ok() && TokenLimits::owners().check().is_ok());
+        assert!(serde_json::from_str::<TokenLimits>(r#"{"max_priority": null}"#).is_err());
         assert!(read(r#"{"matrices": 0, "queued_jobs": 1, "job_seconds": 0.5}"#).is_ok());
         for bad in [
             r#"{"job_trials": 0}"#,

@@ -43,7 +43,9 @@ pub use transfer::{ImportReport, Taken};
 pub use trial::Trial;
 pub use webhook::{Delivery, MadeWebhook, Webhook, WebhookRequest, Webhooks};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
+
+pub use crate::domain::access::given;
 use std::fmt;
 
 /// One page of a list.
@@ -103,13 +105,4 @@ impl<T: Serialize> fmt::Display for Open<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
-}
-
-/// Deserialises an optional member of a request that may be absent but not null: there is only one way to omit it.
-pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    T::deserialize(deserializer).map(Some)
 }
