@@ -67,7 +67,11 @@ pub fn everything() -> Vec<(Problem, DeviceKind, Candidate)> {
             listed.sort();
             add(problem, kind, listed);
         }
-        add(problem, DeviceKind::Cuda, ["spsv", "spsm"].map(routine).to_vec());
+        add(
+            problem,
+            DeviceKind::Cuda,
+            ["spsv_alg2", "spsv", "spsv_alg1", "spsm"].map(routine).to_vec(),
+        );
         add(problem, DeviceKind::Cpu, vec![routine("sprs")]);
     }
     all

@@ -20,6 +20,9 @@ pub struct Observed {
 /// Chooses the next `count` candidates that are not in `seen`.
 pub type Choose = fn(&Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate>;
 
+/// Whether outcomes are reason enough to leave the queue.
+pub type Doubt = Box<dyn Fn(&Observed) -> bool + Send + Sync>;
+
 pub struct Guided {
     observed: Observed,
     places: usize,
@@ -31,6 +34,9 @@ pub struct Guided {
     replayed: usize,
     handed_out: usize,
     choose: Choose,
+    /// Until this is so, the queue, which then has a candidate for each place, is followed. Absent: after the first part it is
+    /// always left.
+    doubt: Option<Doubt>,
 }
 
 impl Guided {
@@ -43,8 +49,31 @@ impl Guided {
         replayed: usize,
         choose: Choose,
     ) -> Box<dyn CandidateSelector> {
+        Box::new(Self::of(scored, (places, first), queue, replayed, choose, None))
+    }
+
+    /// As [`Self::boxed`], but the queue is left only if, after the first part, there is reason to doubt it.
+    pub fn doubting(
+        scored: Vec<(Candidate, f64)>,
+        parts: (usize, usize),
+        queue: Vec<Candidate>,
+        replayed: usize,
+        choose: Choose,
+        doubt: Doubt,
+    ) -> Box<dyn CandidateSelector> {
+        Box::new(Self::of(scored, parts, queue, replayed, choose, Some(doubt)))
+    }
+
+    fn of(
+        scored: Vec<(Candidate, f64)>,
+        (places, first): (usize, usize),
+        queue: Vec<Candidate>,
+        replayed: usize,
+        choose: Choose,
+        doubt: Option<Doubt>,
+    ) -> Self {
         let observed = Observed { scored, outcomes: BTreeMap::new() };
-        Box::new(Self { observed, places, first, queue, replayed, handed_out: 0, choose })
+        Self { observed, places, first, queue, replayed, handed_out: 0, choose, doubt }
     }
 }
 
@@ -66,7 +95,8 @@ impl CandidateSelector for Guided {
         }
         // Vendor routines are observed too. Nothing is chosen during the first part of the queue; after it, each outcome may
         // change the choice.
-        if self.handed_out == self.queue.len() || self.handed_out >= self.first {
+        let chooses = self.handed_out == self.queue.len() || self.handed_out >= self.first;
+        if chooses && self.doubt.as_ref().is_none_or(|doubt| doubt(&self.observed)) {
             self.queue.truncate(self.handed_out);
             let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
             let chosen = (self.choose)(&self.observed, &seen, LOOK_AHEAD.min(self.left()));

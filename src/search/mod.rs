@@ -14,6 +14,7 @@ pub mod prune;
 pub mod ranked;
 pub mod sampled;
 pub mod selector;
+pub mod trusted;
 
 pub use accuracy::model_error;
 pub use budget::Budget;
@@ -21,6 +22,7 @@ pub use draw::{Draw, drawn, lot};
 pub use finals::{Contender, Decision, Samples, decide};
 pub use halving::{Halved, halving};
 pub use prune::{Constraint, Excess, Pruned, Removed, Verdict, judged, prune, prune_full};
-pub use ranked::{First, Ranked, corrected_top, rank_step, ranked, top};
+pub use ranked::{First, Ranked, rank_step, ranked};
 pub use sampled::{Sampled, sampled};
 pub use selector::{CandidateSelector, exhaustive};
+pub use trusted::{corrected_top, top};

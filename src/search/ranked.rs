@@ -3,8 +3,7 @@
 
 use super::correction::Correction;
 use super::guided::{Guided, Observed};
-use super::halving::together;
-use super::selector::{CandidateSelector, InOrder, sort};
+use super::selector::{CandidateSelector, sort};
 use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,76 +61,17 @@ pub fn ranked(
     Ranked { selector: Guided::boxed(scored, parts, queue, replayed, most_promising), step }
 }
 
-/// At most `top_k` candidates: the best of those that must be included (`sure`), the winners on similar matrices, then the best
-/// predicted (LO-SpMM, section 3.5). For learned models, which need neither spreading nor correction. Candidates with the same
-/// `preparation` are consecutive, so that shared work is done once.
-pub fn top(
-    mut scored: Vec<(Candidate, f64)>,
-    top_k: usize,
-    First { before, warm }: First,
-    preparation: impl Fn(&Candidate) -> String,
-    sure: impl Fn(&Candidate) -> bool,
-) -> Ranked {
-    sort(&mut scored);
-    let places = top_k.max(1).min(scored.len()).max(before.len());
-    let tried = before.len();
-    let mut queue = filled(before, liked(&scored, warm, sure), places);
-    let fresh = queue.split_off(tried);
-    queue.extend(together(fresh, preparation));
-    let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
-    step.detail = Some(
-        "the candidates that the learned model ranks first, those that won on similar matrices, and the analytic model's best"
-            .to_owned(),
-    );
-    Ranked { selector: InOrder::of(queue), step }
-}
-
-/// At most `top_k` candidates of a model of another class of device, whose times are comparable: the first half as [`top`] would
-/// take them, without spreading, since the model's errors are not those of the analytic one; each of the others by the model's
-/// times as corrected by all outcomes so far, since it has seen no measurement of this class.
-pub fn corrected_top(
-    mut scored: Vec<(Candidate, f64)>,
-    top_k: usize,
-    First { before, warm }: First,
-    sure: impl Fn(&Candidate) -> bool,
-) -> Ranked {
-    sort(&mut scored);
-    let places = top_k.max(1).min(scored.len()).max(before.len());
-    let (first, replayed) = (places.div_ceil(2), before.len());
-    let queue = filled(before, liked(&scored, warm, sure), first);
-    let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
-    step.detail = Some(
-        "half are the candidates that a learned model of another class of device ranks first, and those that won on similar \
-         matrices; half follow as measurements correct its order"
-            .to_owned(),
-    );
-    Ranked {
-        selector: Guided::boxed(scored, (places, first), queue, replayed, most_promising),
-        step,
-    }
-}
-
-/// The best, the best of those that must be included, the winners on similar matrices, then all by rank; some of them twice.
-/// `scored` is sorted.
-fn liked(
-    scored: &[(Candidate, f64)],
-    warm: Vec<Candidate>,
-    sure: impl Fn(&Candidate) -> bool,
-) -> impl Iterator<Item = Candidate> {
-    let best = || scored.iter().map(|(candidate, _)| candidate);
-    let first = best().next().into_iter().chain(best().find(|candidate| sure(candidate)));
-    let first: Vec<Candidate> = first.cloned().collect();
-    first.into_iter().chain(known(warm, scored)).chain(best().cloned())
-}
-
 /// The candidates that are among the scored.
-fn known(warm: Vec<Candidate>, scored: &[(Candidate, f64)]) -> impl Iterator<Item = Candidate> {
+pub(super) fn known(
+    warm: Vec<Candidate>,
+    scored: &[(Candidate, f64)],
+) -> impl Iterator<Item = Candidate> {
     let known = |warm: &Candidate| scored.iter().any(|(candidate, _)| candidate == warm);
     warm.into_iter().filter(known)
 }
 
 /// The queue extended by the preferred candidates, without duplicates, up to the number of trials.
-fn filled(
+pub(super) fn filled(
     mut queue: Vec<Candidate>,
     liked: impl Iterator<Item = Candidate>,
     places: usize,
@@ -180,7 +120,7 @@ fn spread(
 }
 
 /// The candidates with the smallest lower confidence bounds.
-fn most_promising(
+pub(super) fn most_promising(
     observed: &Observed,
     seen: &BTreeSet<&Candidate>,
     count: usize,
@@ -256,15 +196,15 @@ impl Places {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn of(family: &str, x: i64, predicted: f64) -> (Candidate, f64) {
+    pub(in crate::search) fn of(family: &str, x: i64, predicted: f64) -> (Candidate, f64) {
         (Candidate::new(family).with("x", x), predicted)
     }
 
     /// Every candidate is its own group.
-    fn apart(candidate: &Candidate) -> String {
+    pub(in crate::search) fn apart(candidate: &Candidate) -> String {
         candidate.to_string()
     }
 
@@ -273,7 +213,7 @@ mod tests {
     }
 
     /// The order of candidates if every prediction is exact.
-    fn order(scored: &[(Candidate, f64)], mut ranked: Ranked) -> Vec<String> {
+    pub(in crate::search) fn order(scored: &[(Candidate, f64)], mut ranked: Ranked) -> Vec<String> {
         let mut order = Vec::new();
         while let Some(candidate) = ranked.selector.next() {
             let us = scored.iter().find(|(c, _)| *c == candidate).map(|(_, us)| *us);
@@ -341,36 +281,6 @@ mod tests {
     }
 
     #[test]
-    fn a_borrowed_order_is_followed_and_then_corrected() {
-        // The other device prefers small x of one family; here odd ones, which it never put first, are twice as fast.
-        let scored: Vec<_> = (0..40)
-            .map(|x| (Candidate::new("a").with("x", x).with("odd", (x / 8) % 2), 10.0 + x as f64))
-            .collect();
-        let search = |before| {
-            corrected_top(scored.clone(), 12, First { before, ..First::default() }, |_| false)
-        };
-        let run = |mut ranked: Ranked| {
-            let mut tried = Vec::new();
-            while let Some(candidate) = ranked.selector.next() {
-                let odd = candidate.int("odd") == Some(1);
-                ranked.selector.observe(&candidate, Some(if odd { 5.0 } else { 20.0 }));
-                tried.push(candidate);
-            }
-            tried
-        };
-        let first = search(Vec::new());
-        assert_eq!((first.step.removed, first.step.left), (28, 12));
-        let tried = run(first);
-        let best: Vec<_> = scored.iter().take(6).map(|(candidate, _)| candidate.clone()).collect();
-        assert_eq!((tried.len(), &tried[..6]), (12, &best[..]), "without spreading");
-        let odd = |part: &[Candidate]| part.iter().filter(|c| c.int("odd") == Some(1)).count();
-        assert!(odd(&tried[6..]) >= 4, "{tried:?}");
-        for count in [1, 6, 9, 12] {
-            assert_eq!(run(search(tried[..count].to_vec())), tried, "{count} tried before");
-        }
-    }
-
-    #[test]
     fn earlier_trials_are_replayed_first_and_count() {
         let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
         let whole = order(&scored, ranked(scored.clone(), 10, First::default(), apart, |_| false));
@@ -394,27 +304,6 @@ mod tests {
         let spread = order(&scored, ranked(scored.clone(), 4, first(), apart, |_| false));
         assert_eq!(spread[..2], ["a{x=20}", "a{x=0}"]);
         assert_eq!(spread.len(), 4);
-        let whole = order(&scored, top(scored.clone(), 4, first(), apart, |_| false));
-        assert_eq!(whole, ["a{x=0}", "a{x=20}", "a{x=1}", "a{x=2}"]);
-    }
-
-    #[test]
-    fn the_ranking_of_a_learned_model_is_used_unchanged() {
-        let scored: Vec<_> = (0..9).rev().map(|x| of("a", x, 1.0 + x as f64)).collect();
-        let sure = |candidate: &Candidate| candidate.int("x") == Some(7);
-        let taken = top(scored.clone(), 3, First::default(), apart, sure);
-        assert_eq!((taken.step.removed, taken.step.left), (6, 3));
-        assert_eq!(order(&scored, taken), ["a{x=0}", "a{x=7}", "a{x=1}"]);
-        let odd = |candidate: &Candidate| (candidate.int("x").unwrap_or(0) % 2).to_string();
-        let grouped = top(scored.clone(), 4, First::default(), odd, |_| false);
-        assert_eq!(order(&scored, grouped), ["a{x=0}", "a{x=2}", "a{x=1}", "a{x=3}"]);
-        let before = vec![Candidate::new("a").with("x", 5)];
-        let again = top(scored.clone(), 3, First { before, ..First::default() }, apart, |_| false);
-        assert_eq!(order(&scored, again), ["a{x=5}", "a{x=0}", "a{x=1}"]);
-        assert_eq!(
-            order(&scored, top(scored.clone(), 90, First::default(), apart, |_| false)).len(),
-            9
-        );
     }
 
     #[test]

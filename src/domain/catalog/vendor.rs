@@ -37,6 +37,9 @@ pub static ROUTINES: &[Routine] = &[
     Routine { name: "spmv_alg1", library: Library::CusparseProduct },
     Routine { name: "spmv_alg2", library: Library::CusparseProduct },
     Routine { name: "spsv", library: Library::CusparseSolve },
+    // Algorithms of `spsv` that newer versions of the library can be asked for.
+    Routine { name: "spsv_alg1", library: Library::CusparseSolve },
+    Routine { name: "spsv_alg2", library: Library::CusparseSolve },
     Routine { name: "spsm", library: Library::CusparseSolve },
     Routine { name: "cublas_dense", library: Library::Cublas },
     Routine { name: "cublas_dense_tf32", library: Library::Cublas },

@@ -100,7 +100,7 @@ impl Routine {
     /// The library's function.
     pub(super) fn name(algorithm: &str) -> &'static str {
         match algorithm {
-            "spsv" => "cusparseSpSV_solve",
+            "spsv" | "spsv_alg1" | "spsv_alg2" => "cusparseSpSV_solve",
             "spsm" => "cusparseSpSM_solve",
             dense if is_dense_product(dense) => "cublasGemmEx",
             vector if takes_vector(vector) => "cusparseSpMV",

@@ -117,17 +117,22 @@ impl Cusparse {
 
     /// `12.6.3`. Needs no device.
     pub(super) fn version(&self) -> Result<String, LibraryError> {
+        Ok(self.version_parts()?.map(|part| part.to_string()).join("."))
+    }
+
+    /// `[12, 6, 3]`. Needs no device.
+    pub(super) fn version_parts(&self) -> Result<[i32; 3], LibraryError> {
         let part = |which: c_uint| {
             let mut value = 0;
             // SAFETY: out-pointer to a local.
             match unsafe { (self.api.property)(which, &mut value) } {
-                0 => Ok(value.to_string()),
+                0 => Ok(value),
                 code => {
                     Err(self.api.library.call_error("cusparseGetProperty", format!("code {code}")))
                 }
             }
         };
-        Ok([part(0)?, part(1)?, part(2)?].join("."))
+        Ok([part(0)?, part(1)?, part(2)?])
     }
 }
 

@@ -17,6 +17,11 @@ use std::sync::Arc;
 
 const TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_TRANSPOSE as u32;
 const SPSV_DEFAULT: u32 = cusparseSpSVAlg_t::CUSPARSE_SPSV_ALG_DEFAULT as u32;
+/// `CUSPARSE_SPSV_ALG1` and `CUSPARSE_SPSV_ALG2`, which the bindings do not know yet.
+const SPSV_ALG1: u32 = 1;
+const SPSV_ALG2: u32 = 2;
+/// The first version of the library whose header has them.
+const SPSV_ALGORITHMS_SINCE: [i32; 3] = [12, 9, 0];
 const SPSM_DEFAULT: u32 = cusparseSpSMAlg_t::CUSPARSE_SPSM_ALG_DEFAULT as u32;
 
 static ONE_F32: f32 = 1.0;
@@ -25,8 +30,8 @@ static ONE_F64: f64 = 1.0;
 /// Which of the library's two routines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// One right-hand side, b and x as vectors.
-    Vector,
+    /// One right-hand side, b and x as vectors, by this algorithm of the library.
+    Vector(u32),
     /// Any number of them, b and x as matrices.
     Matrix,
 }
@@ -59,7 +64,9 @@ impl Spsv {
         problem: &Sptrsv,
         algorithm: &str,
     ) -> Result<Self, EngineError> {
-        let kind = kind(algorithm, work.n).map_err(refused)?;
+        let version = handle.library.version_parts();
+        let version = version.map_err(|error| refused(error.to_string()))?;
+        let kind = kind(algorithm, work.n, version).map_err(refused)?;
         let mut solve = Self {
             handle: handle.clone(),
             kind,
@@ -98,17 +105,8 @@ impl Spsv {
         // SAFETY: all descriptors are alive; out-pointer to a local.
         let status = unsafe {
             match self.kind {
-                Kind::Vector => (api.spsv_buffer)(
-                    handle,
-                    operation,
-                    one,
-                    t,
-                    b,
-                    x,
-                    dtype,
-                    SPSV_DEFAULT,
-                    plan,
-                    &mut bytes,
+                Kind::Vector(algorithm) => (api.spsv_buffer)(
+                    handle, operation, one, t, b, x, dtype, algorithm, plan, &mut bytes,
                 ),
                 Kind::Matrix => (api.spsm_buffer)(
                     handle,
@@ -137,17 +135,8 @@ impl Spsv {
         // SAFETY: all descriptors are alive, and the workspace is as large as the library asked for and outlives `plan`.
         let status = unsafe {
             match self.kind {
-                Kind::Vector => (api.spsv_analysis)(
-                    handle,
-                    operation,
-                    one,
-                    t,
-                    b,
-                    x,
-                    dtype,
-                    SPSV_DEFAULT,
-                    plan,
-                    workspace,
+                Kind::Vector(algorithm) => (api.spsv_analysis)(
+                    handle, operation, one, t, b, x, dtype, algorithm, plan, workspace,
                 ),
                 Kind::Matrix => (api.spsm_analysis)(
                     handle,
@@ -171,7 +160,7 @@ impl Spsv {
     pub(super) fn aim(&self, stream: CUstream, b: u64, x: u64) -> Result<(), EngineError> {
         self.handle.set_stream(stream)?;
         match self.kind {
-            Kind::Vector => self.b.set_vector(b).and_then(|()| self.x.set_vector(x)),
+            Kind::Vector(_) => self.b.set_vector(b).and_then(|()| self.x.set_vector(x)),
             Kind::Matrix => self.b.set_dense(b).and_then(|()| self.x.set_dense(x)),
         }
     }
@@ -182,7 +171,7 @@ impl Spsv {
         // Of the vendor's two enumerations: all values, not the diagonal alone.
         const GENERAL: u32 = 0;
         let symbol = match self.kind {
-            Kind::Vector => "cusparseSpSV_updateMatrix",
+            Kind::Vector(_) => "cusparseSpSV_updateMatrix",
             Kind::Matrix => "cusparseSpSM_updateMatrix",
         };
         let Some(update) = self.handle.library.update_matrix(symbol) else { return Ok(false) };
@@ -200,8 +189,8 @@ impl Spsv {
         // SAFETY: all descriptors are alive and were analysed together.
         let status = unsafe {
             match self.kind {
-                Kind::Vector => {
-                    (api.spsv_solve)(handle, operation, one, t, b, x, dtype, SPSV_DEFAULT, plan)
+                Kind::Vector(algorithm) => {
+                    (api.spsv_solve)(handle, operation, one, t, b, x, dtype, algorithm, plan)
                 }
                 Kind::Matrix => (api.spsm_solve)(
                     handle,
@@ -226,7 +215,7 @@ impl Spsv {
             return Ok(());
         }
         let call = match self.kind {
-            Kind::Vector => format!("cusparseSpSV_{stage}"),
+            Kind::Vector(_) => format!("cusparseSpSV_{stage}"),
             // This order is where it differs from other uses of the routine, so the error of a refusal should name it.
             Kind::Matrix => format!("cusparseSpSM_{stage} with b and x in row order"),
         };
@@ -234,22 +223,33 @@ impl Spsv {
     }
 }
 
-/// The routine of an algorithm's name in recipes.
-fn kind(algorithm: &str, rhs: usize) -> Result<Kind, String> {
-    match algorithm {
-        "spsv" if rhs == 1 => Ok(Kind::Vector),
-        "spsv" => Err(format!("cuSPARSE SpSV solves for one right-hand side, not {rhs}")),
-        "spsm" => Ok(Kind::Matrix),
+/// The routine of an algorithm's name in recipes, in this version of the library.
+fn kind(algorithm: &str, rhs: usize, version: [i32; 3]) -> Result<Kind, String> {
+    let vector = match algorithm {
+        "spsm" => return Ok(Kind::Matrix),
+        "spsv" => SPSV_DEFAULT,
+        "spsv_alg1" => SPSV_ALG1,
+        "spsv_alg2" => SPSV_ALG2,
         other => {
-            Err(format!("cuSPARSE has no algorithm `{other}` for a solve; it has spsv and spsm"))
+            return Err(format!(
+                "cuSPARSE has no algorithm `{other}` for a solve; it has spsv, spsv_alg1, spsv_alg2 and spsm"
+            ));
         }
+    };
+    if rhs != 1 {
+        return Err(format!("cuSPARSE SpSV solves for one right-hand side, not {rhs}"));
     }
+    if vector != SPSV_DEFAULT && version < SPSV_ALGORITHMS_SINCE {
+        let version = version.map(|part| part.to_string()).join(".");
+        return Err(format!("cuSPARSE has {algorithm} since version 12.9, and this is {version}"));
+    }
+    Ok(Kind::Vector(vector))
 }
 
 fn plan(handle: &Arc<Handle>, kind: Kind) -> Result<Descriptor, EngineError> {
     let api = &handle.library.api;
     let (create, destroy, call) = match kind {
-        Kind::Vector => (api.spsv_create, api.spsv_destroy, "cusparseSpSV_createDescr"),
+        Kind::Vector(_) => (api.spsv_create, api.spsv_destroy, "cusparseSpSV_createDescr"),
         Kind::Matrix => (api.spsm_create, api.spsm_destroy, "cusparseSpSM_createDescr"),
     };
     let mut raw: Opaque = std::ptr::null_mut();
@@ -292,7 +292,7 @@ fn triangle(
 fn side(handle: &Arc<Handle>, kind: Kind, dense: Dense) -> Result<Descriptor, EngineError> {
     match kind {
         Kind::Matrix => dense.describe(handle),
-        Kind::Vector => dense.describe_vector(handle),
+        Kind::Vector(_) => dense.describe_vector(handle),
     }
 }
 
@@ -302,9 +302,11 @@ mod tests {
 
     #[test]
     fn algorithms_are_known_by_name_and_side() {
-        assert_eq!(kind("spsv", 1), Ok(Kind::Vector));
-        assert_eq!(kind("spsm", 33), Ok(Kind::Matrix));
-        assert!(kind("spsv", 2).unwrap_err().contains("one right-hand side"));
-        assert!(kind("csr_alg2", 1).unwrap_err().contains("it has spsv and spsm"));
+        assert_eq!(kind("spsv", 1, [12, 6, 3]), Ok(Kind::Vector(0)));
+        assert_eq!(kind("spsv_alg2", 1, [12, 9, 4]), Ok(Kind::Vector(2)));
+        assert_eq!(kind("spsm", 33, [12, 6, 3]), Ok(Kind::Matrix));
+        assert!(kind("spsv", 2, [12, 9, 4]).unwrap_err().contains("one right-hand side"));
+        assert!(kind("spsv_alg1", 1, [12, 6, 3]).unwrap_err().ends_with("and this is 12.6.3"));
+        assert!(kind("csr_alg2", 1, [12, 9, 4]).unwrap_err().contains("it has spsv, "));
     }
 }

@@ -141,9 +141,11 @@ impl Inspection {
         of_size(groups, size).cov
     }
 
-    /// Whether any row has more than `lower` and at most `upper` entries.
-    pub fn has_rows_within(&self, lower: u32, upper: u32) -> bool {
-        self.row_lengths.iter().any(|row| row.1 > 0 && row.0 > lower && row.0 <= upper)
+    /// The share of all entries that are in rows of more than `lower` and at most `upper` entries.
+    pub fn share_within(&self, lower: u32, upper: u32) -> f64 {
+        let within = self.row_lengths.iter().filter(|row| row.0 > lower && row.0 <= upper);
+        let entries: u64 = within.map(|row| u64::from(row.0) * row.1).sum();
+        entries as f64 / self.nnz.max(1) as f64
     }
 
     /// Rows above `threshold` cut into segments of at most `chunk` entries, roughly: lengths are taken to a power of two.

@@ -34,6 +34,9 @@ const NARROW: u32 = 8;
 /// Most entries of a row that a group computes, smallest first.
 const HEAVY: [u32; 3] = [32, 64, 128];
 
+/// The least share of all entries in rows between two values of `heavy` for which both are tried.
+const BETWEEN: f64 = 0.03;
+
 /// Meeting in shared memory at a row's end, microseconds.
 const MEETING_US: f64 = 0.2;
 
@@ -215,13 +218,13 @@ impl SpmmKernel for RowTeam {
     }
 
     /// Without long rows `row_split` does the same; longer segments than the longest row needs do the same as shorter ones that
-    /// hold it, too, and so does a higher `heavy` where no row is between it and the next lower one.
+    /// hold it, too, and a higher `heavy` does almost the same where few entries are in rows between it and the next lower one.
     fn applies(&self, seen: &Inspection, _device: &Device) -> bool {
         let least = if self.walk.columns() <= NARROW { CHUNKS[1] } else { CHUNKS[0] };
         let shorter = CHUNKS.into_iter().rev().find(|&it| it < self.chunk && it >= least);
         let lower = HEAVY.into_iter().rev().find(|&it| it < self.heavy);
         seen.longest_row > u64::from(self.heavy.max(shorter.unwrap_or(0)))
-            && lower.is_none_or(|lower| seen.has_rows_within(lower, self.heavy))
+            && lower.is_none_or(|lower| seen.share_within(lower, self.heavy) >= BETWEEN)
     }
 
     fn work(&self, seen: &Inspection) -> Work {

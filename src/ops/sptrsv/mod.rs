@@ -213,15 +213,16 @@ fn requested(shares: Vec<Share>, families: &[String]) -> (Vec<Share>, Vec<Funnel
     (shares, vec![step])
 }
 
-/// The vendor's routine: SpSV for one right-hand side, SpSM for several.
+/// The vendor's routines, with the likely best first: every algorithm of SpSV for one right-hand side, SpSM for several. A version of
+/// the library that lacks an algorithm says so when it is tried.
 fn vendor(problem: &Sptrsv, device: &Device) -> Vec<Candidate> {
-    let algorithm = match (device.kind, problem.rhs) {
-        (DeviceKind::Cpu, _) => "sprs",
-        (DeviceKind::Cuda, 1) => "spsv",
-        (DeviceKind::Cuda, _) => "spsm",
+    let algorithms: &[&str] = match (device.kind, problem.rhs) {
+        _ if device.vendor.is_none() => &[],
+        (DeviceKind::Cpu, _) => &["sprs"],
+        (DeviceKind::Cuda, 1) => &["spsv_alg2", "spsv", "spsv_alg1"],
+        (DeviceKind::Cuda, _) => &["spsm"],
     };
-    let there = device.vendor.is_some();
-    there.then(|| super::vendor::candidate(algorithm)).into_iter().collect()
+    algorithms.iter().map(|name| super::vendor::candidate(name)).collect()
 }
 
 /// Lowers schemes for one system; each family keeps what its schemes share.

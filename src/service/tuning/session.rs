@@ -302,7 +302,10 @@ impl Session<'_> {
             Some(Ranker::Borrowed(model)) if model.card.learner.tells_times() => {
                 search::corrected_top(scored, top_k as usize, first, sure)
             }
-            Some(_) => search::top(scored, top_k as usize, first, preparation, sure),
+            Some(model) => {
+                let corrects = model.card().learner.tells_times();
+                search::top(scored, top_k as usize, first, preparation, sure, corrects)
+            }
             None => search::ranked(scored, top_k as usize, first, variety, sure),
         };
         // A finished search has recorded the candidates left out, so they are no longer among the scored.

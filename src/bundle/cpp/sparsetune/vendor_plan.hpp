@@ -176,7 +176,8 @@ public:
                 separator_->fill(0, call.stream);
             }
         } else if (solves_vector()) {
-            check("cusparseSpSV_solve", solve_vector_(handle_, operation(), factors.alpha(), a_, b_, c_, data(), 0, solve_));
+            check("cusparseSpSV_solve",
+                  solve_vector_(handle_, operation(), factors.alpha(), a_, b_, c_, data(), algorithm_, solve_));
         } else {
             check("cusparseSpSM_solve",
                   solve_matrix_(handle_, operation(), 0, factors.alpha(), a_, b_, c_, data(), 0, solve_));
@@ -217,7 +218,12 @@ private:
     using MatrixSize = int(Handle, int, int, const void*, Handle, Handle, Handle, int, int, Handle, std::size_t*);
     using MatrixAnalysis = int(Handle, int, int, const void*, Handle, Handle, Handle, int, int, Handle, Address);
 
-    bool solves_vector() const { return std::strcmp(plan_.vendor.algorithm, "spsv") == 0; }
+    // The algorithm of SpSV; -1 if the routine is another.
+    int vector_solve() const {
+        const std::string name = plan_.vendor.algorithm;
+        return name == "spsv" ? 0 : name == "spsv_alg1" ? 1 : name == "spsv_alg2" ? 2 : -1;
+    }
+    bool solves_vector() const { return vector_solve() >= 0; }
     bool multiplies_vector() const { return std::strncmp(plan_.vendor.algorithm, "spmv_", 5) == 0; }
     bool vector() const { return solves_vector() || multiplies_vector(); }
     // Rows and columns of the blocks in which the routine takes the matrix; 0 if it takes it by rows.
@@ -354,13 +360,14 @@ private:
                 separator_ = std::make_unique<Buffer>(context_, 4);
             }
         } else if (solves_vector()) {
+            algorithm_ = vector_solve();
             check("cusparseSpSV_bufferSize",
-                  library_.get<VectorSize>("cusparseSpSV_bufferSize")(handle_, operation(), one, a_, b_, c_, data(), 0,
-                                                                      solve_, &bytes));
+                  library_.get<VectorSize>("cusparseSpSV_bufferSize")(handle_, operation(), one, a_, b_, c_, data(),
+                                                                      algorithm_, solve_, &bytes));
             workspace_ = std::make_unique<Buffer>(context_, bytes);
             check("cusparseSpSV_analysis",
-                  library_.get<VectorAnalysis>("cusparseSpSV_analysis")(handle_, operation(), one, a_, b_, c_, data(), 0,
-                                                                        solve_, workspace_->address()));
+                  library_.get<VectorAnalysis>("cusparseSpSV_analysis")(handle_, operation(), one, a_, b_, c_, data(),
+                                                                        algorithm_, solve_, workspace_->address()));
             solve_vector_ = library_.get<Vector>("cusparseSpSV_solve");
         } else if (std::string(plan_.vendor.algorithm) == "spsm") {
             check("cusparseSpSM_bufferSize",
