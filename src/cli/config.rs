@@ -7,22 +7,22 @@ use crate::domain::retention::{Rule, Rules};
 use crate::domain::{Clock, Namespace};
 use crate::fence::Fence;
 use crate::service::webhooks::address::Network;
-use crate::store::Synchronous;
+use crate::store::{PostgresOptions, StorePlace, Synchronous};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The built-in file, which contains every key with an explanation.
 pub const DEFAULTS: &str = include_str!("../../config/default.toml");
-
-const SQLITE: &str = "sqlite://";
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub server: Server,
     pub data: Data,
+    pub postgres: Postgres,
     pub retention: Retention,
     pub devices: Devices,
     pub search: Search,
@@ -79,6 +79,27 @@ pub struct Data {
     pub synchronous: Synchronous,
     store: String,
     blobs: String,
+}
+
+/// How a store on a server is used.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Postgres {
+    pub connections: u32,
+    pub pooled: bool,
+    pub statement_s: f64,
+    pub wait_s: f64,
+}
+
+impl Postgres {
+    pub fn options(&self) -> PostgresOptions {
+        PostgresOptions {
+            connections: self.connections,
+            pooled: self.pooled,
+            statement_timeout: Duration::from_secs_f64(self.statement_s),
+            lock_timeout: Duration::from_secs_f64(self.wait_s),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -278,12 +299,21 @@ impl Worker {
 }
 
 impl Data {
-    /// The SQLite file.
-    pub fn store(&self) -> PathBuf {
-        match self.store.strip_prefix(SQLITE) {
-            Some(path) => PathBuf::from(path),
-            None => self.dir.join("sparsetune.db"),
-        }
+    /// Where the store is.
+    pub fn store(&self) -> StorePlace {
+        // What cannot be read was refused with the configuration.
+        let named = StorePlace::parse(&self.store);
+        named.unwrap_or_else(|| StorePlace::File(self.file()))
+    }
+
+    /// The file of the store, where it is not configured otherwise.
+    fn file(&self) -> PathBuf {
+        self.dir.join("sparsetune.db")
+    }
+
+    /// The name of what belongs to the store and is a file in any case.
+    pub fn beside_store(&self) -> PathBuf {
+        self.store().file().map_or_else(|| self.file(), Path::to_owned)
     }
 
     /// Folder in which uploads wait to be parsed.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The folders and files that are to be private, as far as they are there, and are not.
 pub fn of(config: &Config) -> Vec<Exposed> {
     let data = &config.data;
-    let store = data.store();
+    let store = data.beside_store();
     let beside = |ending: &str| {
         let mut name = store.as_os_str().to_owned();
         name.push(ending);
@@ -57,11 +57,11 @@ mod tests {
         let config = Config::load(None, &[("data.dir", dir.to_str().unwrap().into())]).unwrap();
         assert_eq!(of(&config), []);
         private::folder(&dir).unwrap();
-        std::fs::write(config.data.store(), "").unwrap();
+        std::fs::write(config.data.beside_store(), "").unwrap();
         let chmod = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
-        chmod(&config.data.store(), 0o644);
+        chmod(&config.data.beside_store(), 0o644);
         assert_eq!(of(&config), [], "nobody reaches it");
         chmod(&dir, 0o755);
         let told: Vec<String> = of(&config).iter().map(told).collect();

@@ -1,10 +1,11 @@
 //! `sparsetune backup`, `restore` and `fsck`: for who keeps a store.
 
 use super::config::Config;
-use super::say;
+use super::{say, serve};
 use crate::service::backup::{self, Manifest, Target};
 use crate::service::checkup::{Checkup, checkup};
-use crate::store::{Upkeep as _, pairing, private};
+use crate::store::pairing::{self, Opening};
+use crate::store::{Upkeep as _, private};
 use anyhow::{Context, ensure};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,7 +71,7 @@ pub struct FsckArgs {
 
 pub async fn backup(args: BackupArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
-    let store = config.data.store();
+    let store = file(&config, "`sparsetune backup`", "pg_dump")?;
     ensure!(store.is_file(), "there is no store {}", store.display());
     let made = backup::backup(&store, &config.data.blobs(), &args.to).await?;
     told(&args.place, &made, "saved")
@@ -78,13 +79,25 @@ pub async fn backup(args: BackupArgs) -> anyhow::Result<ExitCode> {
 
 pub async fn restore(args: RestoreArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
-    let store = config.data.store();
+    let store = file(&config, "`sparsetune restore`", "pg_restore")?;
     if let Some(folder) = store.parent() {
         private::folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let into = if args.keep_blobs { Target::ItsBlobs } else { Target::Empty };
     let made = backup::restore(&args.from, &store, &config.data.blobs(), into).await?;
     told(&args.place, &made, "restored")
+}
+
+/// The file of the store. What is on a server has tools of its own.
+fn file(config: &Config, command: &str, instead: &str) -> anyhow::Result<PathBuf> {
+    let place = config.data.store();
+    let file = place.file().with_context(|| {
+        format!(
+            "{command} is for a store in a file, and this one is {place}: use `{instead}` for the database, before the blobs are copied \
+             (docs/keeping.md)"
+        )
+    })?;
+    Ok(file.to_owned())
 }
 
 /// Failure if not all that the database names is there.
@@ -103,14 +116,15 @@ fn told(place: &Place, made: &Manifest, done: &str) -> anyhow::Result<ExitCode> 
 
 pub async fn fsck(args: FsckArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
-    let (file, folder) = (config.data.store(), config.data.blobs());
+    let (place, folder) = (config.data.store(), config.data.blobs());
     // Blobs whose database was lost may be adopted by a new one.
-    let there = file.is_file() || args.adopt && folder.is_dir();
-    ensure!(there, "there is no store {}", file.display());
-    let (store, blobs) = match args.adopt {
-        true => pairing::adopt(&file, &folder).await?,
-        false => pairing::open(&file, &folder).await?,
-    };
+    let there = !place.is_missing() || args.adopt && folder.is_dir();
+    ensure!(there, "there is no store {place}");
+    let how = Opening { adopt: args.adopt, ..serve::opening(&config) };
+    let (store, blobs) = pairing::open_with(&place, &folder, how).await?;
+    if place.file().is_none() {
+        eprintln!("sparsetune: the files of {place} are the server's: `pg_amcheck` looks at them");
+    }
     let grace = Duration::from_secs_f64(config.data.blob_grace_h * 3600.0);
     let found = checkup(&store, &blobs, grace, args.repair).await?;
     store.close().await;

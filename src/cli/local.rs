@@ -81,10 +81,9 @@ impl Local {
         let config = config(data, &[], &token, namespace)?;
         let store = config.data.store();
         anyhow::ensure!(
-            store.is_file(),
-            "{}: nothing has been recorded here: there is no {}",
-            data.display(),
-            store.display()
+            !store.is_missing(),
+            "{}: nothing has been recorded here: there is no {store}",
+            data.display()
         );
         Self::serve(&config, token, None).await
     }

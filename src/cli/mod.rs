@@ -20,6 +20,7 @@ mod keeping;
 mod local;
 pub mod logging;
 mod lookup;
+mod migrate;
 mod models;
 mod pins;
 mod problem;
@@ -99,6 +100,8 @@ enum Command {
     Restore(keeping::RestoreArgs),
     /// Check a store, and mend it
     Fsck(keeping::FsckArgs),
+    /// Copy a store from one database to another, and compare both
+    Migrate(migrate::MigrateArgs),
     /// Remove what is too old or too much by the rules of the configuration, or show it
     Retention(retention::RetentionArgs),
     /// Keep matrices and plans of a server from retention, or list what is kept
@@ -232,6 +235,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => on_one_core(keeping::backup(args)),
         Command::Restore(args) => on_one_core(keeping::restore(args)),
         Command::Fsck(args) => on_one_core(keeping::fsck(args)),
+        Command::Migrate(args) => on_one_core(migrate::run(args)),
         Command::Retention(args) => on_one_core(retention::run(args)),
         Command::Pin(args) => on_one_core(pins::pin(args)),
         Command::Unpin(args) => on_one_core(pins::unpin(args)),

@@ -22,7 +22,7 @@ pub struct RetentionArgs {
 pub async fn run(args: RetentionArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
     let (file, folder) = (config.data.store(), config.data.blobs());
-    ensure!(file.is_file(), "there is no store {}", file.display());
+    ensure!(!file.is_missing(), "there is no store {file}");
     let rules = config.retention.rules();
     if rules.is_empty() && !args.place.json {
         say("no rule is set ([retention] in the configuration): everything is kept")?;

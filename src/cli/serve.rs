@@ -12,7 +12,7 @@ use crate::service::{
 };
 use crate::store::pairing::{self, Opening};
 use crate::store::process_name::ProcessName;
-use crate::store::{SqliteOptions, private};
+use crate::store::{SqliteOptions, StoreOptions, private};
 use crate::tuner::WorkerLoops;
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -35,6 +35,10 @@ pub struct ServeArgs {
     /// The data folder.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// The store, as `data.store`; other users of this host see what is given here, so a password belongs into the environment
+    /// (SPARSETUNE_DATA__STORE) or into ~/.pgpass.
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
     /// Serve without API tokens on addresses other than loopback too, and in a store whose tokens have all ended.
     #[arg(long)]
     pub insecure: bool,
@@ -52,6 +56,9 @@ impl ServeArgs {
         if let Some(folder) = &self.data {
             let folder = folder.to_str().context("--data: the folder's name is not UTF-8")?;
             flags.push(("data.dir", folder.into()));
+        }
+        if let Some(store) = &self.store {
+            flags.push(("data.store", store.as_str().into()));
         }
         if self.insecure {
             flags.push(("server.insecure", true.into()));
@@ -214,7 +221,9 @@ fn succession(config: &Config) -> Duration {
 /// How the store is opened.
 pub(super) fn opening(config: &Config) -> Opening {
     let synchronous = config.data.synchronous;
-    Opening { store: SqliteOptions { synchronous, ..Default::default() }, ..Default::default() }
+    let sqlite = SqliteOptions { synchronous, ..Default::default() };
+    let store = StoreOptions { sqlite, postgres: config.postgres.options() };
+    Opening { store, ..Default::default() }
 }
 
 /// The service on the configured store and blobs, which are created if missing, and the name of this process in them.
@@ -224,12 +233,15 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
     let uploads = config.data.uploads();
     private::folder(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
-    let (file, folder) = (config.data.store(), config.data.blobs());
-    let (store, blobs) = pairing::open_with(&file, &folder, opening(config)).await?;
+    let (place, folder) = (config.data.store(), config.data.blobs());
+    let (store, blobs) = pairing::open_with(&place, &folder, opening(config)).await?;
     // Servers without devices have nothing under their names.
     let name = match config.devices.r#use.is_empty() {
         true => None,
-        false => Some(ProcessName::take(&file, &config.worker.name(), succession(config)).await?),
+        false => {
+            let beside = config.data.beside_store();
+            Some(ProcessName::take(&beside, &config.worker.name(), succession(config)).await?)
+        }
     };
     let settings =
         ServiceSettings { reader: Some(reading::processes(config)?), ..settings(config) };
@@ -252,7 +264,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
         max_upload_bytes: most,
         stored: StoredLimits {
             folder: Some(config.data.blobs()),
-            store_folder: config.data.store().parent().map(Path::to_owned),
+            store_folder: config.data.beside_store().parent().map(Path::to_owned),
             most: config.data.max_stored_bytes,
             least_free: config.data.min_free_bytes,
         },

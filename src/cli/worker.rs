@@ -18,6 +18,10 @@ pub struct WorkerArgs {
     /// The server's data folder
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// The store, as `data.store`; other users of this host see what is given here, so a password belongs into the environment
+    /// (SPARSETUNE_DATA__STORE) or into ~/.pgpass
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
     /// Device to work on: `auto`, `cpu`, `cuda:0`; may be given more than once
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<String>,
@@ -32,6 +36,9 @@ impl WorkerArgs {
         if let Some(folder) = &self.data {
             let folder = folder.to_str().context("--data: the folder's name is not UTF-8")?;
             flags.push(("data.dir", folder.into()));
+        }
+        if let Some(store) = &self.store {
+            flags.push(("data.store", store.as_str().into()));
         }
         if !self.devices.is_empty() {
             flags.push(("devices.use", self.devices.clone().into()));

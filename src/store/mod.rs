@@ -1,4 +1,4 @@
-//! All SQL, and the blobs. The traits here define what a store must do; `sqlite` implements them.
+//! All SQL, and the blobs. The traits here define what a store must do; `sql` implements them, in SQLite and in PostgreSQL.
 
 mod audit;
 pub mod blobs;
@@ -7,11 +7,12 @@ mod changes;
 mod drift;
 mod learning;
 pub mod pairing;
+mod place;
 pub mod private;
 pub mod process_name;
 mod queue;
 mod retaining;
-pub mod sqlite;
+pub mod sql;
 mod tokens;
 mod transfer;
 mod webhooks;
@@ -25,12 +26,13 @@ pub use learning::{
     ActivationQuery, DescribedJob, Learning, PutToUse, RollBack, TrainingGroup, TrainingRow,
     Undescribed,
 };
+pub use place::{ServerUrl, StoreOptions, StorePlace};
 pub use queue::{
     Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
     Submission, Whose,
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining, Weigh};
-pub use sqlite::{SqliteOptions, SqliteStore, Synchronous};
+pub use sql::{PostgresOptions, SqlStore, SqliteOptions, Synchronous};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
 pub use webhooks::{
@@ -294,6 +296,9 @@ pub trait Figures: Send + Sync {
         before: Timestamp,
     ) -> Result<HashMap<Digest, KernelFigures>>;
 }
+
+/// The store in a file of SQLite.
+pub type SqliteStore = SqlStore;
 
 /// What upkeep removes: in each category, everything older than the given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

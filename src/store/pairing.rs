@@ -1,7 +1,9 @@
 //! A database and the blobs that it names belong together. Neither is opened with another's: upkeep would remove every blob that
 //! the database does not name.
 
-use super::{BlobError, Blobs, Cause, LocalBlobs, SqliteOptions, SqliteStore, StoreError, Upkeep};
+use super::{
+    BlobError, Blobs, Cause, LocalBlobs, SqlStore, StoreError, StoreOptions, StorePlace, Upkeep,
+};
 use crate::domain::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,28 +11,31 @@ use std::path::{Path, PathBuf};
 /// Why a database and a folder of blobs are not opened together.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("cannot open the store {} (data.store): {source}", path.display())]
-    Store { path: PathBuf, source: StoreError },
+    #[error("cannot open the store {place} (data.store): {source}")]
+    Store { place: StorePlace, source: StoreError },
     #[error("cannot open the blobs {} (data.blobs): {source}", path.display())]
     Blobs { path: PathBuf, source: BlobError },
     /// Another process kept the database locked for as long as a writer waits.
     #[error(
-        "the database {} is busy: another process kept it locked all the time that a writer waits. Try again, or end that process \
-         ({source})",
-        path.display()
+        "the database {place} is busy: another process kept it locked all the time that a writer waits. Try again, or end that process \
+         ({source})"
     )]
-    Busy { path: PathBuf, source: StoreError },
+    Busy { place: StorePlace, source: StoreError },
     #[error(
         "{} cannot be written: {source}; the data folder needs a file system and an owner that let this user write (data.dir)",
         path.display()
     )]
     ReadOnly { path: PathBuf, source: Cause },
+    #[error(
+        "the database {place} cannot be written: {source}; the user of its URL needs the rights to change it, and the server must be no replica"
+    )]
+    ReadOnlyServer { place: StorePlace, source: StoreError },
     /// The database is missing, and a new one would know none of the blobs.
     #[error(
-        "there is no database {}, but {} has blobs of one. If it was lost, {PUT_BACK}; for a new store, move the blobs away; {ADOPT}",
-        store.display(), blobs.display()
+        "there is no database {store}, but {} has blobs of one. If it was lost, {PUT_BACK}; for a new store, move the blobs away; {ADOPT}",
+        blobs.display()
     )]
-    NoDatabase { store: PathBuf, blobs: PathBuf },
+    NoDatabase { store: StorePlace, blobs: PathBuf },
     /// What is there is not complete, and the database to come names blobs that a new one would not know.
     #[error(
         "a backup is being restored to {}, or was until `sparsetune restore` was interrupted: wait for its end, or do it again; to give it \
@@ -40,11 +45,11 @@ pub enum OpenError {
     Restoring { blobs: PathBuf },
     /// The folder says that it belongs to another database, or does not say and the database names none of its blobs.
     #[error(
-        "the database {} and the blobs {} are not of one store: set data.store and data.blobs to what belongs together. If the \
+        "the database {store} and the blobs {} are not of one store: set data.store and data.blobs to what belongs together. If the \
          database of these blobs was lost, move this one away, and {PUT_BACK}; {ADOPT}",
-        store.display(), blobs.display()
+        blobs.display()
     )]
-    Foreign { store: PathBuf, blobs: PathBuf },
+    Foreign { store: StorePlace, blobs: PathBuf },
 }
 
 const PUT_BACK: &str = "put it back from a backup (`sparsetune restore --keep-blobs` does, and brings blobs that are missing)";
@@ -60,7 +65,7 @@ impl From<OpenError> for io::Error {
 /// How a database and its blobs are opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Opening {
-    pub store: SqliteOptions,
+    pub store: StoreOptions,
     /// Whether blobs of another store, or of an unknown one, become those of this database.
     pub adopt: bool,
 }
@@ -69,16 +74,22 @@ pub struct Opening {
 ///
 /// # Errors
 /// See [`OpenError`]; no blob has been changed if they do not belong together.
-pub async fn open(file: &Path, folder: &Path) -> Result<(SqliteStore, LocalBlobs), OpenError> {
-    open_with(file, folder, Opening::default()).await
+pub async fn open(
+    store: impl Into<StorePlace>,
+    folder: &Path,
+) -> Result<(SqlStore, LocalBlobs), OpenError> {
+    open_with(store, folder, Opening::default()).await
 }
 
 /// [`open`], but blobs of another store, or of an unknown one, become those of this database.
 ///
 /// # Errors
 /// Either cannot be opened.
-pub async fn adopt(file: &Path, folder: &Path) -> Result<(SqliteStore, LocalBlobs), OpenError> {
-    open_with(file, folder, Opening { adopt: true, ..Opening::default() }).await
+pub async fn adopt(
+    store: impl Into<StorePlace>,
+    folder: &Path,
+) -> Result<(SqlStore, LocalBlobs), OpenError> {
+    open_with(store, folder, Opening { adopt: true, ..Opening::default() }).await
 }
 
 /// [`open`] in the given way.
@@ -86,30 +97,34 @@ pub async fn adopt(file: &Path, folder: &Path) -> Result<(SqliteStore, LocalBlob
 /// # Errors
 /// See [`OpenError`].
 pub async fn open_with(
-    file: &Path,
+    store: impl Into<StorePlace>,
     folder: &Path,
     how: Opening,
-) -> Result<(SqliteStore, LocalBlobs), OpenError> {
+) -> Result<(SqlStore, LocalBlobs), OpenError> {
+    let place = store.into();
     let of_blobs = |source: BlobError| OpenError::Blobs { path: folder.to_owned(), source };
     let of_store = |source| match source {
-        StoreError::Busy(_) => OpenError::Busy { path: file.to_owned(), source },
-        _ => OpenError::Store { path: file.to_owned(), source },
+        StoreError::Busy(_) => OpenError::Busy { place: place.clone(), source },
+        _ => OpenError::Store { place: place.clone(), source },
     };
     let io = |error: io::Error| of_blobs(error.into());
     let blobs = LocalBlobs::open(folder).map_err(of_blobs)?;
     let filling = blobs.is_being_filled().map_err(io)?;
-    if filling && !file.exists() {
+    if filling && place.is_missing() {
         return Err(OpenError::Restoring { blobs: folder.to_owned() });
     }
-    if !how.adopt && !file.exists() && !blobs.all().map_err(io)?.is_empty() {
-        let (store, blobs) = (file.to_owned(), folder.to_owned());
+    if !how.adopt && place.is_missing() && !blobs.all().map_err(io)?.is_empty() {
+        let (store, blobs) = (place.clone(), folder.to_owned());
         return Err(OpenError::NoDatabase { store, blobs });
     }
-    let store = SqliteStore::open_with(file, how.store).await.map_err(of_store)?;
+    let store = place.open(how.store).await.map_err(of_store)?;
     // A folder that cannot be written would otherwise look like a device that cannot be registered.
     store.check_writable().await.map_err(|source| match source {
         StoreError::Busy(_) => of_store(source),
-        _ => OpenError::ReadOnly { path: file.to_owned(), source: source.into() },
+        _ => match place.file() {
+            Some(file) => OpenError::ReadOnly { path: file.to_owned(), source: source.into() },
+            None => OpenError::ReadOnlyServer { place: place.clone(), source },
+        },
     })?;
     blobs
         .stage()
@@ -135,7 +150,7 @@ pub async fn open_with(
         || owner.is_none() && names_any(&store, &present).await.map_err(of_store)?;
     if !known && !how.adopt {
         store.close().await;
-        let (store, blobs) = (file.to_owned(), folder.to_owned());
+        let (store, blobs) = (place.clone(), folder.to_owned());
         return Err(OpenError::Foreign { store, blobs });
     }
     // The folder says it for good: a loss of power that undid the id of a new database would leave it with blobs of another.
@@ -147,7 +162,7 @@ pub async fn open_with(
 /// Whether blobs of a folder that does not say whose it is, as those of earlier versions do not, may be this database's: it names
 /// one of them. A database of an earlier version that names no blob at all may have left these behind; then nothing tells whose
 /// they are, and what is removed lies in the trash first.
-async fn names_any(store: &SqliteStore, present: &[Digest]) -> Result<bool, StoreError> {
+async fn names_any(store: &SqlStore, present: &[Digest]) -> Result<bool, StoreError> {
     let named = store.named_blobs().await?;
     if !named.is_empty() {
         return Ok(present.iter().any(|digest| named.contains(digest)));

@@ -1,6 +1,6 @@
 //! Tokens and the audit log.
 
-use crate::Sqlite;
+use crate::Harness;
 use sparsetune::domain::{AuditEntry, Digest, Namespace, Timestamp, Token, TokenLimits};
 use sparsetune::store::{PageRequest, StoreError, StoredToken};
 
@@ -27,7 +27,7 @@ fn token(name: &str, at: i64) -> StoredToken {
     StoredToken { token, hash: Digest::of(format!("{name}{at}").as_bytes()) }
 }
 
-pub async fn a_name_is_one_token_in_force(harness: &Sqlite) {
+pub async fn a_name_is_one_token_in_force(harness: &Harness) {
     let store = harness.open().await;
     let revision = store.tokens_revision().await.unwrap();
     let (first, other) = (token("ci", 1), token("other", 2));
@@ -72,7 +72,7 @@ pub async fn a_name_is_one_token_in_force(harness: &Sqlite) {
     assert!(matches!(full, Err(StoreError::InUse(_))), "{full:?}");
 }
 
-pub async fn a_token_that_cannot_be_read_admits_nobody(harness: &Sqlite) {
+pub async fn a_token_that_cannot_be_read_admits_nobody(harness: &Harness) {
     let store = harness.open().await;
     let (good, bad) = (token("good", 1), token("bad", 2));
     assert!(store.insert_token(&good, 9).await.unwrap());
@@ -81,7 +81,7 @@ pub async fn a_token_that_cannot_be_read_admits_nobody(harness: &Sqlite) {
     assert_eq!(store.tokens().await.unwrap(), [good]);
 }
 
-pub async fn ended_tokens_are_forgotten_in_time(harness: &Sqlite) {
+pub async fn ended_tokens_are_forgotten_in_time(harness: &Harness) {
     let store = harness.open().await;
     for (name, at) in [("revoked", 1), ("expired", 2), ("kept", 3)] {
         assert!(store.insert_token(&token(name, at), 9).await.unwrap());
@@ -94,7 +94,7 @@ pub async fn ended_tokens_are_forgotten_in_time(harness: &Sqlite) {
     assert!(store.tokens_revision().await.unwrap() > revision);
 }
 
-pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Sqlite) {
+pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Harness) {
     let store = harness.open().await;
     let entry = |number: i64| AuditEntry {
         at: Timestamp(number),

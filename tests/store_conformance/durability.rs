@@ -1,6 +1,6 @@
 //! Opening again, and rows that are not what they should be.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
 use sparsetune::store::{Devices, JobFilter, Quarantined, SqliteStore, Store, StoreError};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-pub async fn everything_is_there_after_opening_again(harness: &Sqlite) {
+pub async fn everything_is_there_after_opening_again(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, _) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
@@ -33,7 +33,7 @@ pub async fn everything_is_there_after_opening_again(harness: &Sqlite) {
     assert_eq!(store.devices().await.unwrap()[0].1, device());
 }
 
-pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
+pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, _) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
@@ -100,15 +100,15 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!("UPDATE revision SET value = -1", store.revision());
 }
 
-pub async fn a_newer_schema_is_refused(harness: &Sqlite) {
+pub async fn a_newer_schema_is_refused(harness: &Harness) {
     drop(harness.open().await);
     harness
         .spoil(
             "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-             VALUES (9999, 'from the future', 1, x'00', 0)",
+             VALUES (9999, 'from the future', TRUE, x'00', 0)",
         )
         .await;
-    let error = SqliteStore::open(&harness.file()).await.unwrap_err();
+    let error = harness.try_open().await.unwrap_err();
     assert!(error.to_string().contains("newer version of sparsetune"), "{error}");
 }
 
@@ -127,7 +127,7 @@ async fn child_records_until_killed() {
     }
 }
 
-pub async fn a_recorded_trial_survives_a_kill(harness: &Sqlite) {
+pub async fn a_recorded_trial_survives_a_kill(harness: &Harness) {
     let (_, job) = queued(&*harness.open().await).await;
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "durability::child_records_until_killed", "--ignored", "--nocapture"])
@@ -190,9 +190,9 @@ impl Drop for Kept {
     }
 }
 
-pub async fn a_new_file_is_opened_by_many_at_once(_: &Sqlite) {
+pub async fn a_new_file_is_opened_by_many_at_once(_: &Harness) {
     for round in 0..20 {
-        let harness = Sqlite::new();
+        let harness = Harness::sqlite();
         let children: Vec<_> = (0..3)
             .map(|_| {
                 let child = Command::new(std::env::current_exe().unwrap())

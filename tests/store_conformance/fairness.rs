@@ -1,6 +1,6 @@
 //! Turns among tokens, priorities, and the limits of tokens.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{
     Caller, DeviceId, Digest, JobState, Namespace, Scopes, Timestamp, Token, TokenLimits, Work,
@@ -47,7 +47,7 @@ async fn by_whose(store: &dyn Store) -> String {
     if greedy { "g" } else { "m" }.to_owned()
 }
 
-pub async fn a_thousand_jobs_of_one_do_not_starve_anothers(harness: &Sqlite) {
+pub async fn a_thousand_jobs_of_one_do_not_starve_anothers(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);
     store.insert_matrix(&matrix).await.unwrap();
@@ -81,7 +81,7 @@ pub async fn a_thousand_jobs_of_one_do_not_starve_anothers(harness: &Sqlite) {
     }
 }
 
-pub async fn a_higher_priority_comes_first(harness: &Sqlite) {
+pub async fn a_higher_priority_comes_first(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);
     store.insert_matrix(&matrix).await.unwrap();
@@ -105,7 +105,7 @@ fn exceeded<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> (&'static str,
     }
 }
 
-pub async fn a_token_keeps_within_its_limits(harness: &Sqlite) {
+pub async fn a_token_keeps_within_its_limits(harness: &Harness) {
     let store = harness.open().await;
     let bytes = matrix("a", 1).charged_bytes();
     let limits = TokenLimits {
@@ -152,7 +152,7 @@ pub async fn a_token_keeps_within_its_limits(harness: &Sqlite) {
 }
 
 /// What a job's worker submits on behalf of its token is judged as what the token submits itself.
-pub async fn a_claim_has_the_limits_of_its_token(harness: &Sqlite) {
+pub async fn a_claim_has_the_limits_of_its_token(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);
     store.insert_matrix(&matrix).await.unwrap();

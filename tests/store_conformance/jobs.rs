@@ -1,11 +1,11 @@
 //! Submission and cancellation.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{Caller, Digest, JobState, Namespace, StoppedBy, Work};
 use sparsetune::store::{NewWork, StoreError, Submission};
 
-pub async fn an_equal_live_job_is_the_answer(harness: &Sqlite) {
+pub async fn an_equal_live_job_is_the_answer(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, job) = queued(&*store).await;
     let again = store.submit(&new_job(&matrix, "same", 2)).await.unwrap();
@@ -17,7 +17,7 @@ pub async fn an_equal_live_job_is_the_answer(harness: &Sqlite) {
     assert_ne!(created(store.submit(&new_job(&matrix, "same", 4)).await.unwrap()).id, job.id);
 }
 
-pub async fn a_job_asked_to_stop_no_longer_answers(harness: &Sqlite) {
+pub async fn a_job_asked_to_stop_no_longer_answers(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, job) = queued(&*store).await;
     claim(&*store, "w", LEASE).await.unwrap();
@@ -26,7 +26,7 @@ pub async fn a_job_asked_to_stop_no_longer_answers(harness: &Sqlite) {
     assert_eq!(next.state, JobState::Queued);
 }
 
-pub async fn idempotency_keys_hold_their_request(harness: &Sqlite) {
+pub async fn idempotency_keys_hold_their_request(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, _) = queued(&*store).await;
     let keyed = |dedup: &str, request: &[u8]| NewWork {
@@ -49,7 +49,7 @@ pub async fn idempotency_keys_hold_their_request(harness: &Sqlite) {
 }
 
 /// What one token's client has chosen is no other's, and does not fill the store.
-pub async fn idempotency_keys_are_their_tokens_own(harness: &Sqlite) {
+pub async fn idempotency_keys_are_their_tokens_own(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, _) = queued(&*store).await;
     let keyed = |key: &str, request: &[u8]| NewWork {
@@ -79,7 +79,7 @@ pub async fn idempotency_keys_are_their_tokens_own(harness: &Sqlite) {
     assert_eq!(one.keyed("key-19", &Digest::of(b"a")).await.unwrap(), None);
 }
 
-pub async fn a_job_needs_its_matrix_and_keeps_it(harness: &Sqlite) {
+pub async fn a_job_needs_its_matrix_and_keeps_it(harness: &Harness) {
     let store = harness.open().await;
     let (stored, job) = queued(&*store).await;
     let stranger = new_job(&matrix("never uploaded", 1), "x", 1);
@@ -92,7 +92,7 @@ pub async fn a_job_needs_its_matrix_and_keeps_it(harness: &Sqlite) {
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().request.matrix, stored.digest);
 }
 
-pub async fn a_queued_job_is_cancelled_at_once(harness: &Sqlite) {
+pub async fn a_queued_job_is_cancelled_at_once(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let cancelled = store.request_cancel(&job.id).await.unwrap().unwrap().into_job().unwrap();
@@ -109,7 +109,7 @@ pub async fn a_queued_job_is_cancelled_at_once(harness: &Sqlite) {
     assert_eq!(store.request_cancel(&unknown).await.unwrap(), None);
 }
 
-pub async fn a_running_job_is_asked_to_stop(harness: &Sqlite) {
+pub async fn a_running_job_is_asked_to_stop(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
@@ -121,7 +121,7 @@ pub async fn a_running_job_is_asked_to_stop(harness: &Sqlite) {
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Cancelled);
 }
 
-pub async fn concurrent_equal_submissions_make_one_job(harness: &Sqlite) {
+pub async fn concurrent_equal_submissions_make_one_job(harness: &Harness) {
     let stores = [harness.open().await, harness.open().await];
     let matrix = matrix("m", 1);
     stores[0].insert_matrix(&matrix).await.unwrap();

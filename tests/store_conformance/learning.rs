@@ -1,6 +1,6 @@
 //! Features beside trials, models, and the changes of which is in use.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::plans::key;
 use crate::words::*;
 use sparsetune::domain::Op;
@@ -75,7 +75,7 @@ async fn succeed(store: &dyn Store, matrix: &Matrix, claim: &Claimed) {
     store.finish(&claim.fence, &finish).await.unwrap();
 }
 
-pub async fn features_are_read_back_by_job(harness: &Sqlite) {
+pub async fn features_are_read_back_by_job(harness: &Harness) {
     let store = harness.open().await;
     let mut jobs = Vec::new();
     for (name, at) in [("late", 20), ("early", 10)] {
@@ -136,7 +136,7 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
     assert_eq!(store.described_since(&scope(), VERSION + 1, Timestamp(0)).await.unwrap(), 0);
 }
 
-pub async fn describing_is_fenced(harness: &Sqlite) {
+pub async fn describing_is_fenced(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, claim) = taken(&*store, "m", 1).await;
     let stranger = Fence { owner: "x".to_owned(), ..claim.fence.clone() };
@@ -153,7 +153,7 @@ pub async fn describing_is_fenced(harness: &Sqlite) {
     assert!(matches!(missing, Err(StoreError::Missing(_))));
 }
 
-pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
+pub async fn ended_jobs_are_described_once(harness: &Harness) {
     let store = harness.open().await;
     let mut jobs = Vec::new();
     for (name, at) in [("b", 2), ("a", 1), ("gone", 3)] {
@@ -212,7 +212,7 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
     assert_eq!(store.described_since(&scope(), VERSION, Timestamp(0)).await.unwrap(), 0);
 }
 
-pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
+pub async fn models_are_kept_and_put_to_use(harness: &Harness) {
     let store = harness.open().await;
     assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), []);
     for (id, at) in [("old", 1), ("new", 2)] {
@@ -266,7 +266,7 @@ pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
     assert!(matches!(spoilt, Err(StoreError::Corrupt { .. })));
 }
 
-pub async fn changes_are_taken_back_one_by_one(harness: &Sqlite) {
+pub async fn changes_are_taken_back_one_by_one(harness: &Harness) {
     let store = harness.open().await;
     let back = async || store.roll_back(&scope(), VERSION, Timestamp(9)).await.unwrap();
     let to = |model: Option<&str>| {
@@ -292,7 +292,7 @@ pub async fn changes_are_taken_back_one_by_one(harness: &Sqlite) {
     assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap()[0].model, None);
 }
 
-pub async fn a_roll_back_passes_over_models_of_other_features(harness: &Sqlite) {
+pub async fn a_roll_back_passes_over_models_of_other_features(harness: &Harness) {
     let store = harness.open().await;
     let back = async || store.roll_back(&scope(), VERSION, Timestamp(9)).await.unwrap();
     let to = |model: Option<&str>| {
@@ -324,7 +324,7 @@ pub async fn a_roll_back_passes_over_models_of_other_features(harness: &Sqlite) 
     assert_eq!(told, ids.collect::<Vec<_>>());
 }
 
-pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
+pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Harness) {
     let store = harness.open().await;
     for at in 0..25 {
         store.insert_model(&model(&format!("m{at}"), at), b"file").await.unwrap();
@@ -347,7 +347,7 @@ pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
     assert_eq!(left, expected, "what was ever in use stays, and twenty others");
 }
 
-pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
+pub async fn what_is_spoilt_is_left_out(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, claim) = taken(&*store, "m", 1).await;
     let id = &claim.job.id;
@@ -392,7 +392,7 @@ pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
     assert_eq!(jobs, [sound.job.id]);
 }
 
-pub async fn a_predicted_plan_answers_no_key(harness: &Sqlite) {
+pub async fn a_predicted_plan_answers_no_key(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, claim) = taken(&*store, "m", 1).await;
     let plan = plan(&matrix, &claim.job.id, 1);

@@ -1,6 +1,6 @@
 //! Claims, fences, release and end.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{DeviceId, EventKind, JobState, Stage, Timestamp, Work, WorkKind};
 use sparsetune::store::{Fence, Queue, SqliteOptions, SqliteStore, Store, StoreError};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-pub async fn of_many_claims_one_wins(harness: &Sqlite) {
+pub async fn of_many_claims_one_wins(harness: &Harness) {
     // Two stores on one file stand for two processes.
     let stores = [harness.open().await, harness.open().await];
     let (_, job) = queued(&*stores[0]).await;
@@ -28,7 +28,7 @@ pub async fn of_many_claims_one_wins(harness: &Sqlite) {
     assert_eq!(stored, claims[0].job);
 }
 
-pub async fn jobs_are_claimed_oldest_first_and_by_device(harness: &Sqlite) {
+pub async fn jobs_are_claimed_oldest_first_and_by_device(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);
     store.insert_matrix(&matrix).await.unwrap();
@@ -66,7 +66,7 @@ async fn assert_fenced(store: &dyn Store, fence: &Fence, job: &sparsetune::domai
     assert_eq!(store.plan(&plan.id).await.unwrap(), None);
 }
 
-pub async fn a_lost_lease_fences_every_write(harness: &Sqlite) {
+pub async fn a_lost_lease_fences_every_write(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let slow = claim(&*store, "w", 0).await.unwrap();
@@ -84,7 +84,7 @@ pub async fn a_lost_lease_fences_every_write(harness: &Sqlite) {
     assert_fenced(&*store, &stranger, &next.job).await;
 }
 
-pub async fn a_lapsed_job_asked_to_stop_is_not_claimed(harness: &Sqlite) {
+pub async fn a_lapsed_job_asked_to_stop_is_not_claimed(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     claim(&*store, "w", 0).await.unwrap();
@@ -99,7 +99,7 @@ pub async fn a_lapsed_job_asked_to_stop_is_not_claimed(harness: &Sqlite) {
     assert_eq!(store.job(&second.id).await.unwrap().unwrap().state, JobState::Cancelled);
 }
 
-pub async fn a_released_job_is_queued_again(harness: &Sqlite) {
+pub async fn a_released_job_is_queued_again(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let first = claim(&*store, "w", LEASE).await.unwrap();
@@ -120,7 +120,7 @@ pub async fn a_released_job_is_queued_again(harness: &Sqlite) {
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Cancelled);
 }
 
-pub async fn a_job_ends_once(harness: &Sqlite) {
+pub async fn a_job_ends_once(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
@@ -135,7 +135,7 @@ pub async fn a_job_ends_once(harness: &Sqlite) {
     );
 }
 
-pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
+pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, job) = queued(&*store).await;
     claim(&*store, "u", 0).await.unwrap();
@@ -158,7 +158,7 @@ pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
     assert_eq!(taken.work.id(), &waiting.id);
 }
 
-pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Sqlite) {
+pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, spoilt) = queued(&*store).await;
     let shown = created(store.submit(&new_job(&matrix, "second", 2)).await.unwrap());
@@ -193,7 +193,7 @@ fn set_clock() -> Timestamp {
 }
 
 /// A host whose clock was ahead, and was set right while the server was down.
-pub async fn a_clock_set_back_strands_no_job(harness: &Sqlite) {
+pub async fn a_clock_set_back_strands_no_job(harness: &Harness) {
     let options = SqliteOptions { now: set_clock, ..SqliteOptions::default() };
     let open = async || {
         let store = SqliteStore::open_with(&harness.file(), options).await.unwrap();
@@ -233,7 +233,7 @@ fn late_clock() -> Timestamp {
 }
 
 /// Who waits for the write lock judges and gives leases by the time at which it has it.
-pub async fn a_lease_that_was_given_while_another_waited_is_not_taken(harness: &Sqlite) {
+pub async fn a_lease_that_was_given_while_another_waited_is_not_taken(harness: &Harness) {
     use sqlx::{Connection, SqliteConnection};
     let options = SqliteOptions { now: late_clock, ..SqliteOptions::default() };
     LATER.store(1_000_000, Ordering::Relaxed);

@@ -1,11 +1,11 @@
 //! Pages and cursors.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{Candidate, DeviceClass, Digest, JobState, Matrix, Timestamp};
 use sparsetune::store::{JobFilter, PageRequest, Quarantined, StoreError};
 
-pub async fn pages_stay_put_under_inserts(harness: &Sqlite) {
+pub async fn pages_stay_put_under_inserts(harness: &Harness) {
     let store = harness.open().await;
     for i in 0..7 {
         // Pairs share their moment: the digest breaks the tie.
@@ -29,7 +29,7 @@ pub async fn pages_stay_put_under_inserts(harness: &Sqlite) {
     assert_eq!(third.next, None);
 }
 
-pub async fn filters_hold_on_every_page(harness: &Sqlite) {
+pub async fn filters_hold_on_every_page(harness: &Harness) {
     let store = harness.open().await;
     let (a, b) = (matrix("a", 1), matrix("b", 1));
     store.insert_matrix(&a).await.unwrap();
@@ -54,7 +54,7 @@ pub async fn filters_hold_on_every_page(harness: &Sqlite) {
     assert_eq!(store.jobs(&JobFilter::default(), &page(100)).await.unwrap().items.len(), 6);
 }
 
-pub async fn foreign_cursors_are_refused(harness: &Sqlite) {
+pub async fn foreign_cursors_are_refused(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     for i in 0..3 {
@@ -73,7 +73,7 @@ pub async fn foreign_cursors_are_refused(harness: &Sqlite) {
     }
 }
 
-pub async fn the_quarantine_is_read_in_pages(harness: &Sqlite) {
+pub async fn the_quarantine_is_read_in_pages(harness: &Harness) {
     let store = harness.open().await;
     let entry = |n: i64| Quarantined {
         // A class may hold anything, also what cursors are divided by.
@@ -112,7 +112,7 @@ pub async fn the_quarantine_is_read_in_pages(harness: &Sqlite) {
     assert_eq!(read(Some(&DeviceClass("another".to_owned()))).await, []);
 }
 
-pub async fn matrices_are_found_by_part_of_their_name(harness: &Sqlite) {
+pub async fn matrices_are_found_by_part_of_their_name(harness: &Harness) {
     let store = harness.open().await;
     for (at, name) in (0..).zip(["Delaunay_n10", "100%_full", "delaunay_n11", "road\\x"]) {
         store.insert_matrix(&matrix(name, at)).await.unwrap();

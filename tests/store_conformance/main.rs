@@ -1,4 +1,5 @@
-//! What every store must do, written against the traits alone: a second store joins by one more `conform!` line.
+//! What every store must do, written against the traits alone: the same checks for SQLite, PostgreSQL, and PostgreSQL behind
+//! PgBouncer.
 
 mod access;
 #[path = "../fixture/claimed.rs"]
@@ -16,56 +17,127 @@ mod pairing;
 #[path = "../fixture/plan.rs"]
 mod plan;
 mod plans;
+#[path = "../fixture/postgres.rs"]
+mod postgres;
 mod records;
+mod restarts;
 mod retaining;
+mod server;
 mod statements;
+mod throughput;
 mod trainings;
 mod words;
 
-use sparsetune::store::{SqliteStore, Store};
+use sparsetune::store::{PostgresOptions, SqlStore, SqliteStore, Store};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A fresh store of one kind, that can be opened again and spoilt.
-pub struct Sqlite {
-    folder: TempDir,
+pub enum Harness {
+    Sqlite {
+        folder: TempDir,
+    },
+    Postgres {
+        database: String,
+        /// Through PgBouncer, which gives each transaction another connection.
+        pooled: bool,
+    },
 }
 
-impl Sqlite {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+impl Harness {
+    fn sqlite() -> Self {
+        Self::Sqlite { folder: tempfile::tempdir().unwrap() }
     }
 
+    async fn postgres(pooled: bool) -> Self {
+        Self::Postgres { database: postgres::shared().database().await, pooled }
+    }
+
+    /// The file of a store that is in one.
     fn file(&self) -> PathBuf {
-        self.folder.path().join("store.sqlite")
+        match self {
+            Self::Sqlite { folder } => folder.path().join("store.sqlite"),
+            Self::Postgres { .. } => panic!("there is no file"),
+        }
+    }
+
+    /// The URL of a store that is on a server, and how it is opened.
+    fn url(&self) -> (String, PostgresOptions) {
+        match self {
+            Self::Sqlite { .. } => panic!("there is no server"),
+            Self::Postgres { database, pooled } => {
+                let options =
+                    PostgresOptions { connections: 8, pooled: *pooled, ..Default::default() };
+                (postgres::shared().url(database, *pooled), options)
+            }
+        }
     }
 
     pub async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(SqliteStore::open(&self.file()).await.unwrap())
+        Arc::new(self.try_open().await.unwrap())
+    }
+
+    async fn try_open(&self) -> sparsetune::store::Result<SqlStore> {
+        match self {
+            Self::Sqlite { .. } => SqliteStore::open(&self.file()).await,
+            Self::Postgres { .. } => {
+                let (url, options) = self.url();
+                SqlStore::connect(&url, options).await
+            }
+        }
     }
 
     /// Runs one statement past the store, as a fault or another program would.
     pub async fn spoil(&self, statement: &'static str) {
         use sqlx::Connection;
-        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.file());
-        let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
-        let done = sqlx::query(statement).execute(&mut raw).await.unwrap();
-        assert!(done.rows_affected() > 0, "nothing was spoilt by {statement}");
-        raw.close().await.unwrap();
+        let rows = match self {
+            Self::Sqlite { .. } => {
+                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.file());
+                let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+                let done = sqlx::query(statement).execute(&mut raw).await.unwrap();
+                raw.close().await.unwrap();
+                done.rows_affected()
+            }
+            Self::Postgres { database, .. } => {
+                // Bytes are written in another way.
+                let mut parts = statement.split("x'");
+                let mut own = parts.next().unwrap_or_default().to_owned();
+                for part in parts {
+                    own.push_str(r"'\x");
+                    own.push_str(part);
+                }
+                postgres::shared().execute(database, own).await
+            }
+        };
+        assert!(rows > 0, "nothing was spoilt by {statement}");
     }
 }
 
-macro_rules! conform {
-    ($harness:ident: $($module:ident::$check:ident),* $(,)?) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $check() {
-            $module::$check(&$harness::new()).await;
+macro_rules! on {
+    ($name:ident, $harness:expr, $($module:ident::$check:ident),*) => {
+        mod $name {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $check() {
+                if !["sqlite", "files"].contains(&stringify!($name)) && crate::postgres::is_left_out() {
+                    return;
+                }
+                crate::$module::$check(&$harness).await;
+            })*
         }
-    )*};
+    };
 }
 
-conform! { Sqlite:
+/// Checks that every store must pass.
+macro_rules! conform {
+    ($($module:ident::$check:ident),* $(,)?) => {
+        on!(sqlite, crate::Harness::sqlite(), $($module::$check),*);
+        on!(on_server, crate::Harness::postgres(false).await, $($module::$check),*);
+        on!(behind_pooler, crate::Harness::postgres(true).await, $($module::$check),*);
+    };
+}
+
+conform! {
     access::a_name_is_one_token_in_force,
     access::ended_tokens_are_forgotten_in_time,
     access::the_audit_log_is_bounded_and_read_in_pages,
@@ -87,8 +159,6 @@ conform! { Sqlite:
     leases::a_lost_lease_fences_every_write,
     leases::a_lapsed_job_asked_to_stop_is_not_claimed,
     leases::a_released_job_is_queued_again,
-    leases::a_clock_set_back_strands_no_job,
-    leases::a_lease_that_was_given_while_another_waited_is_not_taken,
     leases::a_job_ends_once,
     leases::a_job_that_loses_its_workers_is_given_up,
     leases::an_unreadable_job_does_not_hold_up_the_queue,
@@ -154,6 +224,27 @@ conform! { Sqlite:
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,
-    durability::a_recorded_trial_survives_a_kill,
-    durability::a_new_file_is_opened_by_many_at_once,
 }
+
+// Of files alone: their clock is the process's, which a check may set.
+on!(
+    files,
+    crate::Harness::sqlite(),
+    leases::a_clock_set_back_strands_no_job,
+    leases::a_lease_that_was_given_while_another_waited_is_not_taken,
+    durability::a_new_file_is_opened_by_many_at_once,
+    durability::a_recorded_trial_survives_a_kill
+);
+
+// Of servers alone.
+on!(
+    servers,
+    crate::Harness::postgres(false).await,
+    server::a_lease_far_ahead_strands_no_job,
+    server::a_job_that_another_has_locked_is_passed_over,
+    server::hints_reach_other_servers,
+    server::what_takes_too_long_is_busy,
+    server::a_store_is_moved_and_moved_back,
+    server::many_workers_take_each_job_once,
+    server::no_error_names_the_password
+);

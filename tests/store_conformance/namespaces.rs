@@ -1,6 +1,6 @@
 //! Namespaces: what one has is not there for another, and goes only with the last that has it.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::plans::key;
 use crate::words::*;
 use sparsetune::domain::webhook::{Webhook, WebhookId};
@@ -15,7 +15,7 @@ use sparsetune::store::{
 use std::sync::Arc;
 
 /// The store of two namespaces.
-async fn two(harness: &Sqlite) -> (Arc<dyn Store>, Arc<dyn Store>) {
+async fn two(harness: &Harness) -> (Arc<dyn Store>, Arc<dyn Store>) {
     let store = harness.open().await;
     let there = within(&store, "b");
     (store, there)
@@ -30,7 +30,7 @@ async fn names(store: &dyn Store, of: &MatrixQuery) -> Vec<String> {
     found.into_iter().map(|matrix| matrix.name.unwrap_or_default()).collect()
 }
 
-pub async fn a_matrix_of_another_is_not_there(harness: &Sqlite) {
+pub async fn a_matrix_of_another_is_not_there(harness: &Harness) {
     let (a, b) = two(harness).await;
     let ours = matrix("ours", 1);
     assert!(a.insert_matrix(&ours).await.unwrap());
@@ -68,7 +68,7 @@ pub async fn a_matrix_of_another_is_not_there(harness: &Sqlite) {
     assert_eq!(b.pins().await.unwrap().matrices, [ours.digest]);
 }
 
-pub async fn a_file_goes_with_the_last_holding(harness: &Sqlite) {
+pub async fn a_file_goes_with_the_last_holding(harness: &Harness) {
     let (a, b) = two(harness).await;
     let m = matrix("m", 1);
     a.insert_matrix(&m).await.unwrap();
@@ -89,7 +89,7 @@ pub async fn a_file_goes_with_the_last_holding(harness: &Sqlite) {
     assert!(!b.is_held(&m.digest).await.unwrap() && a.named_blobs().await.unwrap().is_empty());
 }
 
-pub async fn jobs_of_another_are_not_there(harness: &Sqlite) {
+pub async fn jobs_of_another_are_not_there(harness: &Harness) {
     let (a, b) = two(harness).await;
     let m = matrix("m", 1);
     a.insert_matrix(&m).await.unwrap();
@@ -159,7 +159,7 @@ async fn measured(store: &dyn Store, m: &Matrix, at: i64) -> Plan {
     plan
 }
 
-pub async fn plans_of_another_are_not_there(harness: &Sqlite) {
+pub async fn plans_of_another_are_not_there(harness: &Harness) {
     let (a, b) = two(harness).await;
     let m = matrix("m", 1);
     let ours = measured(&*a, &m, 1).await;
@@ -206,7 +206,7 @@ pub async fn plans_of_another_are_not_there(harness: &Sqlite) {
     assert_eq!(b.matrix_names(&[m.digest]).await.unwrap()[&m.digest], "theirs");
 }
 
-pub async fn quotas_and_turns_are_of_a_namespace(harness: &Sqlite) {
+pub async fn quotas_and_turns_are_of_a_namespace(harness: &Harness) {
     let store = harness.open().await;
     let of = |namespace: &str| {
         let limits =
@@ -228,7 +228,7 @@ pub async fn quotas_and_turns_are_of_a_namespace(harness: &Sqlite) {
     assert!(of("b").delete_matrix(&matrix("m", 1).digest).await.is_err(), "its job needs it");
 }
 
-pub async fn webhooks_hear_of_their_own(harness: &Sqlite) {
+pub async fn webhooks_hear_of_their_own(harness: &Harness) {
     let (a, b) = two(harness).await;
     let hook = |url: &str| Webhook {
         id: WebhookId::fresh(),
@@ -256,7 +256,7 @@ pub async fn webhooks_hear_of_their_own(harness: &Sqlite) {
     assert!(b.delete_webhook(&theirs.id).await.unwrap());
 }
 
-pub async fn the_service_weighs_all_of_them(harness: &Sqlite) {
+pub async fn the_service_weighs_all_of_them(harness: &Harness) {
     let (a, b) = two(harness).await;
     let m = matrix("m", 1);
     let (first, second) = (measured(&*a, &m, 1).await, measured(&*b, &m, 2).await);

@@ -2,7 +2,9 @@
 
 use sparsetune::domain::{Digest, Timestamp};
 use sparsetune::store::pairing::{self, OpenError, Opening};
-use sparsetune::store::{Blobs as _, Matrices as _, SqliteOptions, SqliteStore, Upkeep as _};
+use sparsetune::store::{
+    Blobs as _, Matrices as _, SqliteOptions, SqliteStore, StoreOptions, Upkeep as _,
+};
 use sqlx::{Connection, SqliteConnection};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -126,7 +128,10 @@ async fn a_database_that_is_locked_for_long_is_busy_and_one_that_is_locked_short
     let mut other = connected(&here.store).await;
     sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
     let within = |busy_timeout| Opening {
-        store: SqliteOptions { busy_timeout, ..SqliteOptions::default() },
+        store: StoreOptions {
+            sqlite: SqliteOptions { busy_timeout, ..SqliteOptions::default() },
+            ..StoreOptions::default()
+        },
         ..Opening::default()
     };
     let short = within(Duration::from_millis(100));

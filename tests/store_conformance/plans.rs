@@ -1,6 +1,6 @@
 //! Plans, devices, the quarantine, and what grows old.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::plan::{ModelError, PlanKey};
 use sparsetune::domain::{
@@ -41,7 +41,7 @@ pub fn key(plan: &Plan) -> PlanKey {
     }
 }
 
-pub async fn plan_and_end_are_one(harness: &Sqlite) {
+pub async fn plan_and_end_are_one(harness: &Harness) {
     let store = harness.open().await;
     let plan = tune(&*store, &matrix("m", 1), 1).await;
     assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan.clone()));
@@ -49,7 +49,7 @@ pub async fn plan_and_end_are_one(harness: &Sqlite) {
     assert_eq!((job.state, job.plan), (JobState::Succeeded, Some(plan.id)));
 }
 
-pub async fn the_newest_plan_of_a_key_wins(harness: &Sqlite) {
+pub async fn the_newest_plan_of_a_key_wins(harness: &Harness) {
     let store = harness.open().await;
     let (a, b) = (matrix("a", 1), matrix("b", 1));
     let old = tune(&*store, &a, 1).await;
@@ -69,7 +69,7 @@ pub async fn the_newest_plan_of_a_key_wins(harness: &Sqlite) {
     assert_eq!(answer(&*store, &cold).await, None);
 }
 
-pub async fn plans_and_facts_outlive_the_matrix(harness: &Sqlite) {
+pub async fn plans_and_facts_outlive_the_matrix(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);
     let plan = tune(&*store, &matrix, 1).await;
@@ -82,7 +82,7 @@ pub async fn plans_and_facts_outlive_the_matrix(harness: &Sqlite) {
     assert_eq!(store.known_matrix(&Digest::of(b"?")).await.unwrap(), None);
 }
 
-pub async fn a_pattern_lists_the_newest_plan_of_each_key(harness: &Sqlite) {
+pub async fn a_pattern_lists_the_newest_plan_of_each_key(harness: &Harness) {
     let store = harness.open().await;
     let (a, b) = (matrix("a", 1), matrix("b", 1));
     let width = |n| {
@@ -110,7 +110,7 @@ pub async fn a_pattern_lists_the_newest_plan_of_each_key(harness: &Sqlite) {
     assert_eq!(store.plans(&PlanQuery::NewestOfPattern(a.digest), &page).await.unwrap().items, []);
 }
 
-pub async fn names_are_told_of_what_is_and_was(harness: &Sqlite) {
+pub async fn names_are_told_of_what_is_and_was(harness: &Harness) {
     let store = harness.open().await;
     let (kept, gone) = (matrix("kept", 1), matrix("<gone>", 1));
     let unnamed = Matrix { name: None, ..matrix("unnamed", 1) };
@@ -126,7 +126,7 @@ pub async fn names_are_told_of_what_is_and_was(harness: &Sqlite) {
     assert!(store.matrix_names(&[]).await.unwrap().is_empty());
 }
 
-pub async fn models_are_judged_by_their_plans(harness: &Sqlite) {
+pub async fn models_are_judged_by_their_plans(harness: &Harness) {
     let store = harness.open().await;
     assert_eq!(store.model_quality().await.unwrap(), []);
     let matrix = matrix("m", 1);
@@ -156,7 +156,7 @@ pub async fn models_are_judged_by_their_plans(harness: &Sqlite) {
     assert_eq!(old.rank_correlation, None);
 }
 
-pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
+pub async fn devices_and_quarantine_are_kept(harness: &Harness) {
     let store = harness.open().await;
     store.put_device("here", &device()).await.unwrap();
     store.put_device("there", &device()).await.unwrap();
@@ -189,7 +189,7 @@ pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
     assert_eq!(all.items, [Quarantined { at: Timestamp(3), ..second }, elsewhere, entry]);
 }
 
-pub async fn figures_are_learnt_once(harness: &Sqlite) {
+pub async fn figures_are_learnt_once(harness: &Harness) {
     let store = harness.open().await;
     let class = device().class();
     let of = |registers| KernelFigures { registers, local_bytes: 8 };
@@ -223,7 +223,7 @@ pub async fn figures_are_learnt_once(harness: &Sqlite) {
     assert_eq!(store.kernel_figures(&class, ever).await.unwrap().len(), 2);
 }
 
-pub async fn the_revision_grows_with_answers_alone(harness: &Sqlite) {
+pub async fn the_revision_grows_with_answers_alone(harness: &Harness) {
     let store = harness.open().await;
     let elsewhere = harness.open().await;
     let start = elsewhere.revision().await.unwrap();
@@ -249,7 +249,7 @@ pub async fn the_revision_grows_with_answers_alone(harness: &Sqlite) {
     assert!(elsewhere.revision().await.unwrap() > before);
 }
 
-pub async fn old_things_are_pruned(harness: &Sqlite) {
+pub async fn old_things_are_pruned(harness: &Harness) {
     let store = harness.open().await;
     store.put_device("w", &device()).await.unwrap();
     let done = tune(&*store, &matrix("m", 1), 1).await.provenance.job.unwrap();

@@ -1,6 +1,6 @@
 //! Trials and events: what a job leaves behind while it runs.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{
     Candidate, EventKind, FunnelStep, JobId, JobState, Outcome, Trial, TrialCount, TrialFilter,
@@ -9,7 +9,7 @@ use sparsetune::domain::{
 use sparsetune::store::{PageRequest, StoreError};
 use std::time::Duration;
 
-pub async fn a_resumed_job_finds_its_trials(harness: &Sqlite) {
+pub async fn a_resumed_job_finds_its_trials(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let first = claim(&*store, "w", 0).await.unwrap();
@@ -23,7 +23,7 @@ pub async fn a_resumed_job_finds_its_trials(harness: &Sqlite) {
     assert_eq!(trials_of(&*store, &job.id).await.len(), 4);
 }
 
-pub async fn a_recorded_trial_stays(harness: &Sqlite) {
+pub async fn a_recorded_trial_stays(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
@@ -41,7 +41,7 @@ pub async fn a_recorded_trial_stays(harness: &Sqlite) {
     assert_eq!(trials_of(&*store, &job.id).await.len(), 1);
 }
 
-pub async fn events_have_no_gaps(harness: &Sqlite) {
+pub async fn events_have_no_gaps(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
@@ -62,7 +62,7 @@ pub async fn events_have_no_gaps(harness: &Sqlite) {
     assert_eq!(store.events(&job.id, u64::MAX, 3).await.unwrap(), []);
 }
 
-pub async fn writers_at_once_leave_no_gap(harness: &Sqlite) {
+pub async fn writers_at_once_leave_no_gap(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
@@ -87,7 +87,7 @@ pub async fn writers_at_once_leave_no_gap(harness: &Sqlite) {
     assert_eq!(numbers, (1..=32).collect::<Vec<_>>());
 }
 
-pub async fn a_large_funnel_is_one_batch(harness: &Sqlite) {
+pub async fn a_large_funnel_is_one_batch(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
@@ -108,7 +108,7 @@ pub async fn a_large_funnel_is_one_batch(harness: &Sqlite) {
     assert_eq!(store.events(&job.id, 0, 100).await.unwrap().len(), 2);
 }
 
-pub async fn trials_are_listed_by_state(harness: &Sqlite) {
+pub async fn trials_are_listed_by_state(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
@@ -158,7 +158,7 @@ pub async fn trials_are_listed_by_state(harness: &Sqlite) {
     }
 }
 
-pub async fn a_story_is_the_log_and_the_last_funnel(harness: &Sqlite) {
+pub async fn a_story_is_the_log_and_the_last_funnel(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     assert_eq!(store.story(&job.id).await.unwrap().last_seq, 1);
@@ -184,7 +184,7 @@ pub async fn a_story_is_the_log_and_the_last_funnel(harness: &Sqlite) {
     assert_eq!(store.story(&JobId("nobody".to_owned())).await.unwrap(), Default::default());
 }
 
-pub async fn trials_are_counted_and_read_in_part(harness: &Sqlite) {
+pub async fn trials_are_counted_and_read_in_part(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
@@ -240,7 +240,7 @@ pub async fn trials_are_counted_and_read_in_part(harness: &Sqlite) {
     assert_eq!(store.trials(&nobody, &sample("row_panel"), &page(9)).await.unwrap().items, []);
 }
 
-pub async fn of_many_pruned_an_even_sample_is_read(harness: &Sqlite) {
+pub async fn of_many_pruned_an_even_sample_is_read(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
@@ -258,7 +258,7 @@ pub async fn of_many_pruned_an_even_sample_is_read(harness: &Sqlite) {
     );
 }
 
-pub async fn events_of_a_later_version_are_skipped(harness: &Sqlite) {
+pub async fn events_of_a_later_version_are_skipped(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
@@ -285,7 +285,7 @@ pub async fn events_of_a_later_version_are_skipped(harness: &Sqlite) {
 }
 
 /// Two stores stand for two processes.
-pub async fn one_publishes_at_a_time(harness: &Sqlite) {
+pub async fn one_publishes_at_a_time(harness: &Harness) {
     let stores = [harness.open().await, harness.open().await];
     let held = stores[0].publishing().await.unwrap();
     let next = {

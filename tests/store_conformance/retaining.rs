@@ -1,6 +1,6 @@
 //! What retention weighs and removes, and pins.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{Digest, JobId, JobState, Matrix, Plan, PlanId, Timestamp};
 use sparsetune::store::{KeptJob, KeptMatrix, Pin, Store, StoreError, Weigh};
@@ -23,7 +23,7 @@ async fn job_of(store: &dyn Store, id: &JobId) -> Option<KeptJob> {
     store.kept_jobs(Weigh::Bytes).await.unwrap().into_iter().find(|job| job.id == *id)
 }
 
-pub async fn what_is_kept_is_weighed(harness: &Sqlite) {
+pub async fn what_is_kept_is_weighed(harness: &Harness) {
     let store = harness.open().await;
     let (a, b) = (matrix("a", 1), matrix("b", 2));
     let (first, old) = tuned(&*store, &a, 10).await;
@@ -60,7 +60,7 @@ pub async fn what_is_kept_is_weighed(harness: &Sqlite) {
     assert!(plans[0].bytes > 500 && plans[0].files.is_empty() && plans[0].bundles.is_empty());
 }
 
-pub async fn what_is_pinned_is_not_removed(harness: &Sqlite) {
+pub async fn what_is_pinned_is_not_removed(harness: &Harness) {
     let store = harness.open().await;
     let m = matrix("m", 1);
     let (job, plan) = tuned(&*store, &m, 1).await;
@@ -93,7 +93,7 @@ pub async fn what_is_pinned_is_not_removed(harness: &Sqlite) {
     assert!(store.delete_matrix(&m.digest).await.unwrap());
 }
 
-pub async fn what_is_removed_goes_with_all_that_is_its_own(harness: &Sqlite) {
+pub async fn what_is_removed_goes_with_all_that_is_its_own(harness: &Harness) {
     let store = harness.open().await;
     let m = matrix("m", 1);
     let (first, old) = tuned(&*store, &m, 1).await;

@@ -1,16 +1,22 @@
-//! Every statement in the sources of the SQLite store is prepared against a migrated database: a table or column that is not
+//! Every statement in the sources of the store is prepared against a migrated database of each kind: a table or column that is not
 //! there fails here, not when the statement is first run.
 
-use crate::Sqlite;
+use crate::Harness;
+use sparsetune::store::sql::for_postgres;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqlSafeStr as _, SqliteConnection,
+};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Fewer than this means that the sources are no longer understood.
 const LEAST: usize = 80;
 /// Tests of the store's own, whose scripts hold several statements in one string.
-const NOT_READ: [&str; 2] = ["indexes.rs", "upgrade.rs"];
+const NOT_READ: [&str; 4] = ["indexes.rs", "upgrade.rs", "deliveries.rs", "dialect.rs"];
+/// Statements about one kind of database.
+const OF_SQLITE: [&str; 2] = ["copy.rs", "sqlite.rs"];
+const OF_POSTGRES: [&str; 2] = ["postgres.rs", "hints.rs"];
 
 /// What matters of a source text here.
 enum Piece {
@@ -121,13 +127,16 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 fn is_statement(text: &str) -> bool {
     let verb = text.split_whitespace().next();
     let verbs = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
-    verb.is_some_and(|verb| verbs.contains(&verb)) && text.split_whitespace().nth(2).is_some()
+    // Those that are put together when they run have names in braces.
+    verb.is_some_and(|verb| verbs.contains(&verb))
+        && text.split_whitespace().nth(2).is_some()
+        && !text.contains('{')
 }
 
 /// Each statement with the file that has it.
 fn statements() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sql");
     sources(&folder, &mut files);
     let read: Vec<_> =
         files.iter().map(|file| pieces(&std::fs::read_to_string(file).unwrap())).collect();
@@ -154,24 +163,48 @@ fn statements() -> Vec<(PathBuf, String)> {
     files.iter().zip(&read).flat_map(of_file).collect()
 }
 
-/// Why a statement cannot be prepared, if so. `EXPLAIN` prepares it and runs nothing of it.
+/// Why SQLite cannot prepare a statement, if so. `EXPLAIN` prepares it and runs nothing of it.
 async fn fault(connection: &mut SqliteConnection, statement: &str) -> Option<String> {
     let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN {statement}")));
     explain.fetch_all(connection).await.err().map(|error| error.to_string())
 }
 
-pub async fn every_statement_fits_the_schema(harness: &Sqlite) {
+/// Why PostgreSQL cannot prepare a statement, if so. Types of parameters that it cannot tell without their values are no fault.
+async fn server_fault(connection: &mut PgConnection, statement: &str) -> Option<String> {
+    let text = AssertSqlSafe(for_postgres(statement)).into_sql_str();
+    let error = connection.prepare(text).await.err()?;
+    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
+    (!["42P18", "42P08"].contains(&&*code)).then(|| error.to_string())
+}
+
+pub async fn every_statement_fits_the_schema(harness: &Harness) {
     drop(harness.open().await);
-    let options = SqliteConnectOptions::new().filename(harness.file());
-    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
     let statements = statements();
     assert!(statements.len() >= LEAST, "only {} statements are found", statements.len());
+    let is_of = |file: &Path, names: [&str; 2]| names.iter().any(|name| file.ends_with(name));
     let mut faults = Vec::new();
-    for (file, statement) in &statements {
-        if let Some(why) = fault(&mut connection, statement).await {
-            faults.push(format!("{}: {why}\n{statement}", file.display()));
+    match harness {
+        Harness::Sqlite { .. } => {
+            let options = SqliteConnectOptions::new().filename(harness.file());
+            let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+            for (file, statement) in statements.iter().filter(|(file, _)| !is_of(file, OF_POSTGRES))
+            {
+                if let Some(why) = fault(&mut connection, statement).await {
+                    faults.push(format!("{}: {why}\n{statement}", file.display()));
+                }
+            }
+            assert!(fault(&mut connection, "SELECT nothing FROM jobs").await.is_some());
+        }
+        Harness::Postgres { pooled: true, .. } => {}
+        Harness::Postgres { .. } => {
+            let mut connection = PgConnection::connect(&harness.url().0).await.unwrap();
+            for (file, statement) in statements.iter().filter(|(file, _)| !is_of(file, OF_SQLITE)) {
+                if let Some(why) = server_fault(&mut connection, statement).await {
+                    faults.push(format!("{}: {why}\n{statement}", file.display()));
+                }
+            }
+            assert!(server_fault(&mut connection, "SELECT nothing FROM jobs").await.is_some());
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
-    assert!(fault(&mut connection, "SELECT nothing FROM jobs").await.is_some());
 }

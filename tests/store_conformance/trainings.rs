@@ -1,6 +1,6 @@
 //! Trainings: one a scope, claimed by one worker, ended once.
 
-use crate::Sqlite;
+use crate::Harness;
 use crate::learning::{activation, model, scope};
 use crate::words::{self, LEASE, of_cpu, page};
 use sparsetune::domain::learned::{Activation, Scope};
@@ -97,7 +97,7 @@ async fn assert_fenced(store: &dyn Store, fence: &Fence, training: &Training) {
     assert!(store.activations(ActivationQuery::InUse).await.unwrap().iter().all(|a| *a != change));
 }
 
-pub async fn a_scope_has_one_training(harness: &Sqlite) {
+pub async fn a_scope_has_one_training(harness: &Harness) {
     let store = harness.open().await;
     let first = queued(&*store, Op::Spmm, 1).await;
     let twin = store.submit(&training(Op::Spmm, 2).into()).await.unwrap();
@@ -119,7 +119,7 @@ pub async fn a_scope_has_one_training(harness: &Sqlite) {
     queued(&*store, Op::Spmm, 4).await;
 }
 
-pub async fn of_many_claims_of_a_training_one_wins(harness: &Sqlite) {
+pub async fn of_many_claims_of_a_training_one_wins(harness: &Harness) {
     let stores = [harness.open().await, harness.open().await];
     let asked = queued(&*stores[0], Op::Spmm, 1).await;
     let tasks: Vec<_> = (0..16)
@@ -139,7 +139,7 @@ pub async fn of_many_claims_of_a_training_one_wins(harness: &Sqlite) {
     assert_eq!(stored(&*stores[1], &asked).await, *taken);
 }
 
-pub async fn a_training_ends_with_its_model_in_use(harness: &Sqlite) {
+pub async fn a_training_ends_with_its_model_in_use(harness: &Harness) {
     let store = harness.open().await;
     queued(&*store, Op::Spmm, 1).await;
     let (mut taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
@@ -171,7 +171,7 @@ pub async fn a_training_ends_with_its_model_in_use(harness: &Sqlite) {
     queued(&*store, Op::Spmm, 6).await;
 }
 
-pub async fn a_lost_lease_fences_a_training(harness: &Sqlite) {
+pub async fn a_lost_lease_fences_a_training(harness: &Harness) {
     let store = harness.open().await;
     queued(&*store, Op::Spmm, 1).await;
     let (slow, lost) = claim(&*store, "w", 0).await.unwrap();
@@ -190,7 +190,7 @@ pub async fn a_lost_lease_fences_a_training(harness: &Sqlite) {
     assert!(matches!(foreign, Err(StoreError::Misuse(_))));
 }
 
-pub async fn a_released_training_is_queued_again(harness: &Sqlite) {
+pub async fn a_released_training_is_queued_again(harness: &Harness) {
     let store = harness.open().await;
     let asked = queued(&*store, Op::Spmm, 1).await;
     // More often than it may lose its workers.
@@ -214,7 +214,7 @@ pub async fn a_released_training_is_queued_again(harness: &Sqlite) {
     assert!(claim(&*store, "w", LEASE).await.is_none());
 }
 
-pub async fn a_training_is_cancelled(harness: &Sqlite) {
+pub async fn a_training_is_cancelled(harness: &Harness) {
     let store = harness.open().await;
     let waiting = queued(&*store, Op::Spmm, 1).await;
     let ended = cancel(&*store, &waiting).await;
@@ -252,7 +252,7 @@ pub async fn a_training_is_cancelled(harness: &Sqlite) {
     assert_eq!(stored(&*store, &taken).await.state, JobState::Cancelled);
 }
 
-pub async fn a_training_that_loses_its_workers_is_failed(harness: &Sqlite) {
+pub async fn a_training_that_loses_its_workers_is_failed(harness: &Harness) {
     let store = harness.open().await;
     let deadly = queued(&*store, Op::Spmm, 1).await;
     for attempt in 1..=3 {
@@ -270,7 +270,7 @@ pub async fn a_training_that_loses_its_workers_is_failed(harness: &Sqlite) {
     queued(&*store, Op::Spmm, 3).await;
 }
 
-pub async fn an_unreadable_training_does_not_hold_up_the_queue(harness: &Sqlite) {
+pub async fn an_unreadable_training_does_not_hold_up_the_queue(harness: &Harness) {
     let store = harness.open().await;
     let spoilt = queued(&*store, Op::Spmm, 1).await;
     let sound = queued(&*store, Op::Sptrsv, 2).await;
@@ -283,7 +283,7 @@ pub async fn an_unreadable_training_does_not_hold_up_the_queue(harness: &Sqlite)
     queued(&*store, Op::Spmm, 3).await;
 }
 
-pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
+pub async fn a_training_that_ends_overrides_nobody(harness: &Harness) {
     let store = harness.open().await;
     // What was seen as the new model was judged, and what is there as its training ends.
     let old = activation(Some("old"), 1);
@@ -316,7 +316,7 @@ pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
     }
 }
 
-pub async fn a_late_cancel_leaves_no_model(harness: &Sqlite) {
+pub async fn a_late_cancel_leaves_no_model(harness: &Harness) {
     let store = harness.open().await;
     queued(&*store, Op::Spmm, 1).await;
     let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
@@ -333,7 +333,7 @@ pub async fn a_late_cancel_leaves_no_model(harness: &Sqlite) {
     assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), []);
 }
 
-pub async fn old_trainings_are_pruned(harness: &Sqlite) {
+pub async fn old_trainings_are_pruned(harness: &Harness) {
     let store = harness.open().await;
     for at in 0..103 {
         let ended = queued(&*store, Op::Spmm, at).await;
@@ -358,7 +358,7 @@ pub async fn old_trainings_are_pruned(harness: &Sqlite) {
     assert!(left.iter().any(|t| t.id == waiting.id) && left.iter().any(|t| t.id == other.id));
 }
 
-pub async fn both_kinds_share_one_queue(harness: &Sqlite) {
+pub async fn both_kinds_share_one_queue(harness: &Harness) {
     let store = harness.open().await;
     let (_, job) = words::queued(&*store).await;
     let asked = queued(&*store, Op::Spmm, 2).await;
@@ -399,7 +399,7 @@ pub async fn both_kinds_share_one_queue(harness: &Sqlite) {
     assert_eq!((numbers, told), (vec![1, 2, 3, 4], expected.to_vec()));
 }
 
-pub async fn every_write_says_what_it_changed(harness: &Sqlite) {
+pub async fn every_write_says_what_it_changed(harness: &Harness) {
     let store = harness.open().await;
     let heard = Arc::new(Heard::default());
     let listener: Arc<dyn Listener> = heard.clone();

@@ -183,7 +183,7 @@ mod tests {
     fn the_built_in_file_is_valid_and_every_key_is_explained() {
         let config = with("").unwrap();
         assert_eq!(config.server.listen.port(), 8080);
-        assert_eq!(config.data.store(), Path::new("sparsetune-data/sparsetune.db"));
+        assert_eq!(config.data.store().file(), Some(Path::new("sparsetune-data/sparsetune.db")));
         let mut explained = false;
         for line in DEFAULTS.lines() {
             assert!(!line.contains(" = ") || line.starts_with('#') || explained, "{line}");

@@ -1,7 +1,8 @@
 //! Checks that values are sensible, and reports each mistake with its key. Types have been checked before.
 
-use super::{Config, Retention, SQLITE};
+use super::{Config, Retention};
 use crate::service::BudgetLimits;
+use crate::store::StorePlace;
 use std::fmt;
 use tracing_subscriber::filter::Targets;
 
@@ -135,9 +136,16 @@ impl Config {
             let sane = (0.0..=36_600.0).contains(&keeping.days);
             found.unless(sane, &key, "must be at least 0 (no limit) and at most 36600");
         }
-        let known = data.store.is_empty()
-            || data.store.strip_prefix(SQLITE).is_some_and(|path| !path.is_empty());
-        found.unless(known, "data.store", "must be empty or sqlite:// and a path");
+        let known = data.store.is_empty() || StorePlace::parse(&data.store).is_some();
+        found.unless(
+            known,
+            "data.store",
+            "must be empty, sqlite:// and a path, or postgres:// with host and database",
+        );
+        let postgres = &self.postgres;
+        found.unless(postgres.connections >= 2, "postgres.connections", "must be at least 2");
+        found.seconds("postgres.statement_s", postgres.statement_s);
+        found.seconds("postgres.wait_s", postgres.wait_s);
     }
 }
 

@@ -1,0 +1,227 @@
+//! Devices with the workers that serve them, and the quarantine of candidates that hung or killed a device.
+
+use super::codec::{self, Stored, decode, encode};
+use super::db::{self, Text};
+use super::{SqlStore, upkeep};
+use crate::domain::{Candidate, Device, DeviceClass, Digest, QuarantineId, Timestamp};
+use crate::store::{Change, Devices, Page, PageRequest, Quarantined, Result, StoreError};
+use async_trait::async_trait;
+use std::collections::HashMap;
+
+pub(super) const QUARANTINE_COUNTS: &str =
+    "SELECT device_class, count(*) FROM quarantine GROUP BY device_class";
+
+const LIST: &str = "quarantine";
+
+const ENTRIES: &str =
+    "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine";
+
+#[derive(sqlx::FromRow)]
+struct QuarantineRow {
+    device_class: String,
+    kernel_digest: Vec<u8>,
+    version: i64,
+    candidate: String,
+    reason: String,
+    at: i64,
+}
+
+impl QuarantineRow {
+    fn entry(self) -> Result<Quarantined> {
+        Ok(Quarantined {
+            class: DeviceClass(self.device_class),
+            kernel_digest: codec::digest("quarantine", &self.kernel_digest)?,
+            candidate: decode(self.version, &self.candidate)?,
+            reason: self.reason,
+            at: Timestamp(self.at),
+        })
+    }
+}
+
+/// The position of an entry in the list: its time, then its key.
+pub(super) struct Place {
+    at: i64,
+    class: String,
+    kernel: Digest,
+    candidate: String,
+}
+
+impl Place {
+    /// The class comes last, because it may contain any character.
+    fn cursor(entry: &Quarantined) -> String {
+        let Quarantined { class, kernel_digest, candidate, at, .. } = entry;
+        codec::cursor(LIST, at.0, &format!("{kernel_digest}|{}|{class}", candidate.id()))
+    }
+
+    fn read(text: &str) -> Result<Self> {
+        let (at, key) = codec::read_cursor(LIST, text)?;
+        let mut parts = key.splitn(3, '|');
+        match (parts.next().map(str::parse), parts.next(), parts.next()) {
+            (Some(Ok(kernel)), Some(candidate), Some(class)) => {
+                Ok(Self { at, class: class.to_owned(), kernel, candidate: candidate.to_owned() })
+            }
+            _ => Err(StoreError::BadCursor),
+        }
+    }
+}
+
+/// A page of the quarantine, in the order of the index for one class or for all.
+pub(super) fn page_query(
+    class: Option<&DeviceClass>,
+    after: Option<Place>,
+    limit: i64,
+) -> Text<'static> {
+    let mut query = Text::new(ENTRIES);
+    match class {
+        Some(class) => {
+            query.push(" WHERE device_class = ").push_bind(class.0.clone());
+            query.push(" AND (at, kernel_digest, candidate_id) < (");
+        }
+        None => {
+            query.push(" WHERE (at, device_class, kernel_digest, candidate_id) < (");
+        }
+    }
+    match after {
+        Some(after) => {
+            query.push_bind(after.at);
+            if class.is_none() {
+                query.push(", ").push_bind(after.class);
+            }
+            query.push(", ").push_bind(after.kernel.as_bytes().to_vec());
+            query.push(", ").push_bind(after.candidate);
+        }
+        // Above every key: all times are smaller.
+        None => {
+            query.push_bind(i64::MAX);
+            if class.is_none() {
+                query.push(", ").push_bind("");
+            }
+            query.push(", ").push_bind(Vec::new()).push(", ").push_bind("");
+        }
+    }
+    let order = match class {
+        Some(_) => ") ORDER BY at DESC, kernel_digest DESC, candidate_id DESC LIMIT ",
+        None => {
+            ") ORDER BY at DESC, device_class DESC, kernel_digest DESC, candidate_id DESC LIMIT "
+        }
+    };
+    query.push(order).push_bind(limit);
+    query
+}
+
+#[async_trait]
+impl Devices for SqlStore {
+    async fn put_device(&self, owner: &str, device: &Device) -> Result<()> {
+        let body = encode(device)?;
+        // A worker writes rows of its own alone.
+        let mut tx = self.begin_beside().await?;
+        let known: Option<String> =
+            db::query_scalar("SELECT body FROM devices WHERE owner = $1 AND id = $2")
+                .bind(owner)
+                .bind(&device.id.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+        // A heartbeat that changes nothing else does not change any answer.
+        let revision = match known {
+            Some(known) if known == body => None,
+            _ => Some(upkeep::revise(&mut tx).await?),
+        };
+        db::query(
+            "INSERT INTO devices (owner, id, seen_at, version, body) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (owner, id) DO UPDATE
+             SET seen_at = excluded.seen_at, version = excluded.version, body = excluded.body",
+        )
+        .bind(owner)
+        .bind(&device.id.0)
+        .bind(Timestamp::now().0)
+        .bind(Device::VERSION)
+        .bind(body)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit(revision).await
+    }
+
+    async fn forget_devices(&self, owner: &str) -> Result<()> {
+        let mut tx = self.begin().await?;
+        let gone =
+            db::query("DELETE FROM devices WHERE owner = $1").bind(owner).execute(&mut *tx).await?;
+        let revision = match gone.rows_affected() {
+            0 => None,
+            _ => Some(upkeep::revise(&mut tx).await?),
+        };
+        tx.commit(revision).await
+    }
+
+    async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>> {
+        let rows: Vec<(String, i64, String, i64)> =
+            db::query_as("SELECT owner, version, body, seen_at FROM devices ORDER BY owner, id")
+                .fetch_all(&self.readers)
+                .await?;
+        rows.into_iter()
+            .map(|(owner, version, body, seen)| {
+                Ok((owner, decode(version, &body)?, Timestamp(seen)))
+            })
+            .collect()
+    }
+
+    async fn quarantine(&self, entry: &Quarantined) -> Result<()> {
+        // The first reason is kept, because it was observed on a sound device.
+        db::query(
+            "INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, reason, at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(&entry.class.0)
+        .bind(&entry.kernel_digest.as_bytes()[..])
+        .bind(entry.candidate.id().0)
+        .bind(Candidate::VERSION)
+        .bind(encode(&entry.candidate)?)
+        .bind(&entry.reason)
+        .bind(entry.at.0)
+        .execute(&self.writer)
+        .await?;
+        self.listeners.publish([Change::Quarantined]);
+        Ok(())
+    }
+
+    async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>> {
+        let mut tx = self.begin().await?;
+        let rows: Vec<QuarantineRow> = db::query_as(ENTRIES).fetch_all(&mut *tx).await?;
+        // An entry that cannot be read has no id, and must not keep the others from being lifted.
+        let found = rows.into_iter().filter_map(|row| row.entry().ok()).find(|one| one.id() == *id);
+        let Some(entry) = found else { return Ok(None) };
+        db::query(
+            "DELETE FROM quarantine WHERE device_class = $1 AND kernel_digest = $2 AND candidate_id = $3",
+        )
+        .bind(&entry.class.0)
+        .bind(&entry.kernel_digest.as_bytes()[..])
+        .bind(entry.candidate.id().0)
+        .execute(&mut *tx)
+        .await?;
+        // Predictions may name the candidate again.
+        let revision = upkeep::revise(&mut tx).await?;
+        tx.commit([revision]).await?;
+        Ok(Some(entry))
+    }
+
+    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {
+        let rows: Vec<(String, i64)> =
+            db::query_as(QUARANTINE_COUNTS).fetch_all(&self.readers).await?;
+        rows.into_iter()
+            .map(|(class, count)| Ok((DeviceClass(class), codec::count("quarantine", count)?)))
+            .collect()
+    }
+
+    async fn quarantined(
+        &self,
+        class: Option<&DeviceClass>,
+        page: &PageRequest,
+    ) -> Result<Page<Quarantined>> {
+        let limit = codec::page_limit(page.limit);
+        let after = page.after.as_deref().map(Place::read).transpose()?;
+        let rows: Vec<QuarantineRow> =
+            page_query(class, after, limit + 1).query_as().fetch_all(&self.readers).await?;
+        let items: Vec<Quarantined> =
+            rows.into_iter().map(QuarantineRow::entry).collect::<Result<_>>()?;
+        Ok(codec::cut(items, limit, Place::cursor))
+    }
+}

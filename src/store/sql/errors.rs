@@ -1,0 +1,74 @@
+//! What errors of the databases mean to callers: busy, full, misused, or failed.
+
+use crate::store::{Cause, StoreError, is_full};
+use sqlx::error::DatabaseError;
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::PgDatabaseError;
+
+type Kind = fn(Cause) -> StoreError;
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let kind: Kind = match &error {
+            sqlx::Error::PoolTimedOut => Self::Busy,
+            sqlx::Error::Io(cause) if is_full(cause) => Self::Full,
+            sqlx::Error::Database(cause) => of_database(&**cause),
+            _ => Self::Backend,
+        };
+        kind(error.into())
+    }
+}
+
+fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
+    if let Some(cause) = cause.try_downcast_ref::<PgDatabaseError>() {
+        return of_postgres(cause.code());
+    }
+    // SQLite's primary result code is the lowest byte of the extended one.
+    match cause.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff) {
+        Some(SQLITE_BUSY | SQLITE_LOCKED) => StoreError::Busy,
+        Some(SQLITE_FULL) => StoreError::Full,
+        Some(SQLITE_CONSTRAINT | SQLITE_MISMATCH | SQLITE_MISUSE | SQLITE_RANGE) => {
+            StoreError::Misuse
+        }
+        _ => StoreError::Backend,
+    }
+}
+
+/// By SQLSTATE, as https://www.postgresql.org/docs/current/errcodes-appendix.html lists them.
+fn of_postgres(code: &str) -> Kind {
+    match code {
+        // Serialisation failure, deadlock, lock timeout, statement timeout, too many connections, still starting.
+        "40001" | "40P01" | "55P03" | "57014" | "53300" | "57P03" => StoreError::Busy,
+        // Disk full, and a limit of the configuration.
+        "53100" | "53400" => StoreError::Full,
+        // A right that is missing can be granted.
+        "42501" => StoreError::Backend,
+        _ if code.starts_with("23") || code.starts_with("42") => StoreError::Misuse,
+        _ => StoreError::Backend,
+    }
+}
+
+// Primary result codes of SQLite, as https://sqlite.org/rescode.html lists them.
+const SQLITE_BUSY: u32 = 5;
+const SQLITE_LOCKED: u32 = 6;
+const SQLITE_FULL: u32 = 13;
+const SQLITE_CONSTRAINT: u32 = 19;
+const SQLITE_MISMATCH: u32 = 20;
+const SQLITE_MISUSE: u32 = 21;
+const SQLITE_RANGE: u32 = 25;
+
+impl From<MigrateError> for StoreError {
+    fn from(error: MigrateError) -> Self {
+        match error {
+            MigrateError::VersionMissing(version) => Self::Backend(
+                format!(
+                    "the database was written by a newer version of sparsetune: its migration {version} is unknown to this version"
+                )
+                .into(),
+            ),
+            // Keeps the error kind of a full disk or a lock.
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
+            other => Self::Backend(other.into()),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Leases: a claim is one statement, and every write of a worker is fenced by the owner and epoch of its claim.
+
+use super::SqlStore;
+use super::db::{self, Connection};
+use super::rows::{Columns, WorkRow, work_columns};
+use super::{endings, models, plans, upkeep};
+use crate::domain::{JobState, PlanId, Timestamp, Training, Work};
+use crate::store::{
+    Change, Claim, Fence, Finish, Made, NewModel, PutToUse, Queue, Renewal, Result, StoreError,
+};
+
+/// Whether a running job's lease has expired by the time that is bound as `$3`, or by the clock of the server. A lease that begins later was given by a clock that has been set back
+/// since; its worker, if it is alive, renews it within a fraction of a second. A second is left for the steps by which clocks are
+/// adjusted. Leases of earlier versions, whose length is not known, were given for an hour at most.
+macro_rules! expired {
+    () => {
+        "(lease_until <= /*[*/$3/*|clock_ms()]*/ OR lease_until - COALESCE(lease_ms, 3600000) > /*[*/$3/*|clock_ms()]*/ + 1000)"
+    };
+}
+pub(super) use expired;
+
+/// The states appear twice, here and in [`TAKE`], because a partial index is used only if its exact condition is one of the
+/// terms.
+pub(super) const WAITING: &str = concat!(
+    "SELECT CAST(1 AS BIGINT) FROM jobs
+     WHERE kind = $1 AND /*[*/device IS $2/*|coalesce(device, '') = coalesce($2, '')]*/ AND state IN ('queued', 'running')
+     AND (state = 'queued' OR (state = 'running' AND ",
+    expired!(),
+    ")) LIMIT 1"
+);
+
+/// Turns are fair among tokens: after the priority, the one that has searched least lately comes first. What was searched counts less
+/// the longer ago it ended, and nothing after an hour; a job counts as a second at least, so that a row of failures is no free ride.
+///
+/// On a server the job is chosen from the table and locked, past those that others are just claiming; its terms are repeated there, since
+/// they hold for the row as it is once it is locked.
+pub(super) const TAKE: &str = concat!(
+    "WITH waiting AS MATERIALIZED (
+         SELECT id, namespace, token, priority, created_at FROM jobs
+         WHERE kind = $4 AND /*[*/device IS $5/*|coalesce(device, '') = coalesce($5, '')]*/ AND state IN ('queued', 'running')
+         AND (state = 'queued' OR (state = 'running' AND ",
+    expired!(),
+    "))),
+     shares AS MATERIALIZED (
+         SELECT namespace, token, (
+             SELECT COALESCE(SUM(MAX(search_seconds, 1.0) * (1.0 - COALESCE(MAX(/*[*/$3/*|statement_ms()]*/ - finished_at, 0), 0) / 3600000.0)), 0.0)
+             FROM jobs used WHERE used.namespace = whose.namespace AND used.token IS NOT DISTINCT FROM whose.token
+                 AND used.state <> 'queued'
+                 AND (used.finished_at IS NULL OR used.finished_at > /*[*/$3/*|statement_ms()]*/ - 3600000)) AS seconds
+         FROM (SELECT DISTINCT namespace, token FROM waiting) whose)
+     UPDATE jobs SET state = 'running', owner = $1, epoch = epoch + 1, lease_until = /*[*/$3/*|clock_ms()]*/ + $2, lease_ms = $2,
+         attempts = attempts + 1, started_at = COALESCE(started_at, /*[*/$3/*|clock_ms()]*/), last_seq = last_seq + 1
+     WHERE id = (
+         /*[*/SELECT id FROM waiting JOIN shares ON shares.namespace = waiting.namespace AND shares.token IS waiting.token
+         ORDER BY priority DESC, seconds, created_at, id LIMIT 1/*|
+         SELECT next.id FROM jobs next
+         JOIN shares ON shares.namespace = next.namespace AND shares.token IS NOT DISTINCT FROM next.token
+         WHERE kind = $4 AND coalesce(device, '') = coalesce($5, '') AND state IN ('queued', 'running')
+             AND (state = 'queued' OR (state = 'running'
+                 AND (lease_until <= clock_ms() OR lease_until - COALESCE(lease_ms, 3600000) > clock_ms() + 1000)))
+         ORDER BY priority DESC, seconds, created_at, id LIMIT 1 FOR UPDATE OF next SKIP LOCKED]*/)
+     RETURNING ",
+    work_columns!()
+);
+
+/// An expired lease remains valid until another worker claims the work; until then it can do no harm.
+pub(super) async fn claim(
+    store: &SqlStore,
+    queue: &Queue,
+    owner: &str,
+    lease_ms: i64,
+    max_attempts: u32,
+) -> Result<Option<Claim>> {
+    // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
+    let waiting: Option<i64> = db::query_scalar(WAITING)
+        .bind(queue.kind().name())
+        .bind(queue.device())
+        .bind(store.now().0)
+        .fetch_optional(&store.readers)
+        .await?;
+    if waiting.is_none() {
+        return Ok(None);
+    }
+    let mut tx = store.begin_beside().await?;
+    // The lock may have been waited for: by an earlier time, a lease that was given meanwhile would lie in the future, and be taken.
+    let now = store.now();
+    let mut changes = endings::cancelled(&mut tx, None, now).await?;
+    changes.extend(endings::given_up(&mut tx, queue, max_attempts, now).await?);
+    let claim = loop {
+        let row: Option<WorkRow> = db::query_as(TAKE)
+            .bind(owner)
+            .bind(lease_ms)
+            .bind(now.0)
+            .bind(queue.kind().name())
+            .bind(queue.device())
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(row) = row else { break None };
+        let (id, epoch) = (row.id(), row.epoch);
+        let by = row.by(&mut tx, now).await;
+        match row.announce(&mut tx).await.and_then(|work| Ok((work, by?))) {
+            Ok((work, by)) => {
+                changes.push(Change::Job(id.clone()));
+                let fence = Fence { job: id, owner: owner.to_owned(), epoch };
+                break Some(Claim { work, fence, by });
+            }
+            // Otherwise every claim would fail at this row, and the queue would be stuck.
+            Err(error @ StoreError::Corrupt { .. }) => {
+                changes.extend(endings::unreadable(&mut tx, &id, &error.to_string()).await?);
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    tx.commit(changes).await?;
+    Ok(claim)
+}
+
+pub(super) async fn renew(store: &SqlStore, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
+    // With the lock, so that the lease is as long as it is said to be, however long the lock was waited for.
+    let mut tx = store.begin_beside().await?;
+    let cancel_requested: Option<bool> = db::query_scalar(
+        "UPDATE jobs SET lease_until = /*[*/$2/*|clock_ms()]*/ + $1, lease_ms = $1
+         WHERE id = $3 AND owner = $4 AND epoch = $5 AND state = 'running' RETURNING cancel_requested = 1",
+    )
+    .bind(lease_ms)
+    .bind(store.now().0)
+    .bind(&fence.job.0)
+    .bind(&fence.owner)
+    .bind(fence.epoch)
+    .fetch_optional(&mut *tx)
+    .await?;
+    tx.commit(None).await?;
+    cancel_requested
+        .map(|cancel_requested| Renewal { cancel_requested })
+        .ok_or_else(|| StoreError::Fenced(fence.job.clone()))
+}
+
+pub(super) async fn update(store: &SqlStore, fence: &Fence, work: &Work) -> Result<()> {
+    is_of(fence, work)?;
+    let columns = Columns::of(work)?;
+    let mut tx = store.begin_beside().await?;
+    let row: Option<WorkRow> = db::query_as(concat!(
+        "UPDATE jobs SET stage = $1, done = $2, total = $3, best = $4, search_seconds = $5, detail = $6, last_seq = last_seq + 1
+         WHERE id = $7 AND owner = $8 AND epoch = $9 AND state = 'running' RETURNING ",
+        work_columns!()
+    ))
+    .bind(columns.stage)
+    .bind(columns.done)
+    .bind(columns.total)
+    .bind(columns.best)
+    .bind(columns.search_seconds)
+    .bind(columns.detail)
+    .bind(&fence.job.0)
+    .bind(&fence.owner)
+    .bind(fence.epoch)
+    .fetch_optional(&mut *tx)
+    .await?;
+    row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;
+    tx.commit([Change::Job(fence.job.clone())]).await
+}
+
+/// Result, end and last event are written in one transaction: a plan without the end of its job, or the reverse, is never
+/// visible.
+pub(super) async fn finish(store: &SqlStore, fence: &Fence, finish: &Finish) -> Result<Work> {
+    is_of(fence, &finish.work)?;
+    if !finish.work.state().is_final() {
+        let (kind, state) = (finish.work.kind().name(), finish.work.state().name());
+        return Err(StoreError::Misuse(
+            format!("a job of kind {kind} cannot end as {state}").into(),
+        ));
+    }
+    // A training may put its model to use, which others must not do meanwhile.
+    let mut tx = match &finish.work {
+        Work::Tune(_) => store.begin_beside().await?,
+        Work::Train(_) => store.begin().await?,
+    };
+    let cancel_requested = held(&mut tx, fence).await?;
+    let mut work = finish.work.clone();
+    let mut changes = Vec::new();
+    let mut plan: Option<&PlanId> = None;
+    match (&mut work, &finish.made) {
+        (Work::Train(training), _) if cancel_requested => cancel_late(training),
+        (Work::Train(training), Some(Made::Model(model))) => {
+            changes.extend(keep_model(&mut tx, training, model).await?);
+        }
+        (Work::Tune(_), Some(Made::Plan(made))) => {
+            let of = plans::Of::job(&mut tx, &fence.job, finish.charged).await?;
+            plans::insert(&mut tx, made, &of).await?;
+            changes.push(upkeep::revise(&mut tx).await?);
+            plan = Some(&made.id);
+        }
+        (_, None) => {}
+        (work, Some(_)) => {
+            let why = format!(
+                "job {} of kind {} has a result of another kind",
+                work.id(),
+                work.kind().name()
+            );
+            return Err(StoreError::Misuse(why.into()));
+        }
+    }
+    let ended = end(&mut tx, &work, plan).await?.announce(&mut tx).await?;
+    changes.push(Change::Ended(ended.clone()));
+    tx.commit(changes).await?;
+    Ok(ended)
+}
+
+/// A training that was asked to stop while it was ending has no model.
+fn cancel_late(training: &mut Training) {
+    if training.state == JobState::Succeeded {
+        training.message = Some("cancelled while it was ending".to_owned());
+    }
+    training.state = JobState::Cancelled;
+    (training.model, training.activated, training.error) = (None, false, None);
+}
+
+/// Stores the model, and activates it unless another activation has happened since the decision.
+async fn keep_model(
+    tx: &mut Connection,
+    training: &mut Training,
+    model: &NewModel,
+) -> Result<Option<Change>> {
+    models::insert(tx, &model.card, &model.file).await?;
+    let Some(activation) = &model.activation else { return Ok(None) };
+    let only_after = model.only_after.as_ref().map(Option::as_ref);
+    let change = models::put_to_use(tx, &PutToUse { activation, only_after }).await?;
+    if change.is_none() {
+        training.activated = false;
+        training.message =
+            Some("not put to use: the model in use was changed during the training".to_owned());
+    }
+    Ok(change)
+}
+
+/// Whether the work was asked to stop; `Fenced` if the claim is no longer valid.
+async fn held(tx: &mut Connection, fence: &Fence) -> Result<bool> {
+    let cancel_requested: Option<bool> = db::query_scalar(
+        "SELECT cancel_requested = 1 FROM jobs WHERE id = $1 AND owner = $2 AND epoch = $3 AND state = 'running'
+         /*[*//*|FOR UPDATE]*/",
+    )
+    .bind(&fence.job.0)
+    .bind(&fence.owner)
+    .bind(fence.epoch)
+    .fetch_optional(tx)
+    .await?;
+    cancel_requested.ok_or_else(|| StoreError::Fenced(fence.job.clone()))
+}
+
+async fn end(tx: &mut Connection, work: &Work, plan: Option<&PlanId>) -> Result<WorkRow> {
+    let columns = Columns::of(work)?;
+    let row = db::query_as(concat!(
+        "UPDATE jobs SET state = $1, stage = $2, done = $3, total = $4, best = $5, search_seconds = $6, plan = $7, follow_up = $8,
+             stopped_by = $9, error = $10, detail = $11, finished_at = $12, owner = NULL, lease_until = NULL,
+             last_seq = last_seq + 1
+         WHERE id = $13 RETURNING ",
+        work_columns!()
+    ))
+    .bind(work.state().name())
+    .bind(columns.stage)
+    .bind(columns.done)
+    .bind(columns.total)
+    .bind(columns.best)
+    .bind(columns.search_seconds)
+    .bind(plan.map(|plan| plan.0.clone()).or(columns.plan))
+    .bind(columns.follow_up)
+    .bind(columns.stopped_by)
+    .bind(columns.error)
+    .bind(columns.detail)
+    .bind(work.finished_at().unwrap_or_else(Timestamp::now).0)
+    .bind(&work.id().0)
+    .fetch_one(tx)
+    .await?;
+    Ok(row)
+}
+
+pub(super) async fn release(store: &SqlStore, fence: &Fence) -> Result<()> {
+    let mut tx = store.begin_beside().await?;
+    // Work that was asked to stop is not given to another worker: its lease expires now, which ends it. A released attempt
+    // did not harm the worker and is not counted. A training keeps no intermediate results and starts from the beginning.
+    let row: Option<WorkRow> = db::query_as(concat!(
+        "UPDATE jobs SET
+             lease_until = CASE cancel_requested WHEN 1 THEN CAST(0 AS BIGINT) END,
+             owner = CASE cancel_requested WHEN 1 THEN owner END,
+             state = CASE cancel_requested WHEN 1 THEN state ELSE 'queued' END,
+             stage = CASE cancel_requested WHEN 1 THEN stage ELSE 'waiting' END,
+             started_at = CASE WHEN cancel_requested = 1 OR kind = 'tune' THEN started_at END,
+             detail = CASE WHEN cancel_requested = 1 THEN detail END,
+             attempts = MAX(attempts - 1, 0),
+             last_seq = last_seq + 1
+         WHERE id = $1 AND owner = $2 AND epoch = $3 AND state = 'running' RETURNING ",
+        work_columns!()
+    ))
+    .bind(&fence.job.0)
+    .bind(&fence.owner)
+    .bind(fence.epoch)
+    .fetch_optional(&mut *tx)
+    .await?;
+    row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;
+    let mut changes = vec![Change::Job(fence.job.clone()), Change::Released];
+    changes.extend(endings::cancelled(&mut tx, None, store.now()).await?);
+    tx.commit(changes).await
+}
+
+/// Checks that the work written under a fence is the claimed work.
+fn is_of(fence: &Fence, work: &Work) -> Result<()> {
+    if *work.id() == fence.job {
+        return Ok(());
+    }
+    let why = format!("the lease is on job {}, not on {}", fence.job, work.id());
+    Err(StoreError::Misuse(why.into()))
+}

@@ -1,0 +1,244 @@
+//! Rows of the queue: conversion between columns and jobs or trainings.
+
+use super::codec::{self, Stored, decode, encode};
+use super::db::Connection;
+use super::{events, tokens};
+use crate::domain::job::Progress;
+use crate::domain::{
+    Caller, DeviceId, Job, JobId, JobRequest, ModelId, PlanId, Timestamp, TrainRequest, Training,
+    Work, WorkKind,
+};
+use crate::store::{Result, StoreError};
+use serde::{Deserialize, Serialize};
+
+/// The columns of [`WorkRow`], for statements that return one.
+macro_rules! work_columns {
+    () => {
+        "id, kind, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
+         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace, priority"
+    };
+}
+pub(super) use work_columns;
+
+#[derive(sqlx::FromRow)]
+pub(super) struct WorkRow {
+    id: String,
+    kind: String,
+    device: Option<String>,
+    version: i64,
+    request: String,
+    state: String,
+    stage: String,
+    done: i64,
+    total: i64,
+    best: Option<String>,
+    plan: Option<String>,
+    follow_up: Option<String>,
+    stopped_by: Option<String>,
+    error: Option<String>,
+    attempts: i64,
+    search_seconds: f64,
+    pub(super) created_at: i64,
+    started_at: Option<i64>,
+    finished_at: Option<i64>,
+    pub(super) epoch: i64,
+    last_seq: i64,
+    detail: Option<String>,
+    token: Option<String>,
+    namespace: String,
+    priority: i64,
+}
+
+/// Fields that only trainings have, stored as JSON.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct TrainingDetail {
+    progress: f64,
+    message: Option<String>,
+    model: Option<ModelId>,
+    activated: bool,
+    features_version: Option<u32>,
+}
+
+impl WorkRow {
+    pub(super) fn id(&self) -> JobId {
+        JobId(self.id.clone())
+    }
+
+    pub(super) fn is_training(&self) -> bool {
+        self.kind == WorkKind::Train.name()
+    }
+
+    /// On whose behalf the work was submitted, with the limits that its token has now: they hold for the work that this one submits. What
+    /// the work itself needs was judged when it was submitted, so it has all scopes.
+    pub(super) async fn by(&self, tx: &mut Connection, now: Timestamp) -> Result<Caller> {
+        let namespace = codec::namespace(self.namespace.clone())?;
+        let Some(token) = &self.token else { return Ok(Caller::owner(None, namespace)) };
+        let token = token.parse().map_err(|error| codec::corrupt("job token", error))?;
+        let standing = tokens::standing(tx, &namespace, &token, now).await?;
+        let owner = Caller::owner(Some(token), namespace);
+        Ok(match standing {
+            Some(standing) => Caller { limits: standing.limits, ..owner },
+            None => owner,
+        })
+    }
+
+    pub(super) fn work(self) -> Result<Work> {
+        if self.is_training() {
+            self.training().map(Work::from)
+        } else {
+            self.job().map(Work::from)
+        }
+    }
+
+    fn job(self) -> Result<Job> {
+        let request: JobRequest = decode(self.version, &self.request)?;
+        let device = self.device.ok_or_else(|| codec::corrupt("job device", "it is missing"))?;
+        Ok(Job {
+            id: JobId(self.id),
+            request,
+            device: DeviceId(device),
+            state: codec::named("job state", self.state)?,
+            stage: codec::named("job stage", self.stage)?,
+            progress: Progress {
+                done: codec::count("job progress", self.done)?,
+                total: codec::count("job progress", self.total)?,
+            },
+            best: self.best.map(|text| codec::decode_part("job best", &text)).transpose()?,
+            plan: self.plan.map(PlanId),
+            follow_up: self.follow_up.map(JobId),
+            priority: codec::count("job priority", self.priority)?,
+            stopped_by: self
+                .stopped_by
+                .map(|name| codec::named("job stopped_by", name))
+                .transpose()?,
+            error: self.error,
+            attempts: codec::count("job attempts", self.attempts)?,
+            search_seconds: self.search_seconds,
+            created_at: Timestamp(self.created_at),
+            started_at: self.started_at.map(Timestamp),
+            finished_at: self.finished_at.map(Timestamp),
+        })
+    }
+
+    fn training(self) -> Result<Training> {
+        let request: TrainRequest = decode(self.version, &self.request)?;
+        let detail = self.detail.map(|text| codec::decode_part("training detail", &text));
+        let TrainingDetail { progress, message, model, activated, features_version } =
+            detail.transpose()?.unwrap_or_default();
+        Ok(Training {
+            version: codec::count("training version", self.version)?,
+            id: JobId(self.id),
+            request,
+            state: codec::named("training state", self.state)?,
+            stage: codec::named("training stage", self.stage)?,
+            progress,
+            message,
+            model,
+            activated,
+            error: self.error,
+            features_version,
+            attempts: codec::count("training attempts", self.attempts)?,
+            created_at: Timestamp(self.created_at),
+            started_at: self.started_at.map(Timestamp),
+            finished_at: self.finished_at.map(Timestamp),
+        })
+    }
+
+    /// Writes the current state of the work as an event, under the number to which `last_seq` has just been raised.
+    pub(super) async fn announce(self, tx: &mut Connection) -> Result<Work> {
+        let seq = self.last_seq;
+        let work = self.work()?;
+        events::append(tx, work.id(), seq, &work.clone().into_event()).await?;
+        Ok(work)
+    }
+
+    /// [`Self::announce`] for work that no worker ends. If the row cannot be read, a log event is written instead: one such
+    /// row must not prevent the others from ending.
+    pub(super) async fn announce_end(self, tx: &mut Connection) -> Result<Option<Work>> {
+        let (id, seq) = (self.id(), self.last_seq);
+        match self.announce(tx).await {
+            Ok(work) => Ok(Some(work)),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                let message = format!("the job has ended: {error}");
+                events::append(tx, &id, seq, &crate::domain::EventKind::Log { message }).await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The columns that are written when work is submitted and updated. The columns of the lease are not among them.
+pub(super) struct Columns {
+    pub version: i64,
+    pub request: String,
+    pub device: Option<String>,
+    pub matrix: Option<Vec<u8>>,
+    pub stage: String,
+    pub done: u32,
+    pub total: u32,
+    pub best: Option<String>,
+    pub plan: Option<String>,
+    pub follow_up: Option<String>,
+    pub stopped_by: Option<String>,
+    pub error: Option<String>,
+    pub search_seconds: f64,
+    pub detail: Option<String>,
+}
+
+impl Columns {
+    pub(super) fn of(work: &Work) -> Result<Self> {
+        match work {
+            Work::Tune(job) => Self::of_job(job),
+            Work::Train(training) => Self::of_training(training),
+        }
+    }
+
+    fn of_job(job: &Job) -> Result<Self> {
+        let best = job.best.as_ref().map(|best| codec::encode_part("job best", best));
+        let stopped_by = job.stopped_by.map(|by| codec::name("job stopped_by", &by));
+        Ok(Self {
+            version: JobRequest::VERSION,
+            request: encode(&job.request)?,
+            device: Some(job.device.0.clone()),
+            matrix: Some(job.request.matrix.as_bytes().to_vec()),
+            stage: codec::name("job stage", &job.stage)?,
+            done: job.progress.done,
+            total: job.progress.total,
+            best: best.transpose()?,
+            plan: job.plan.as_ref().map(|plan| plan.0.clone()),
+            follow_up: job.follow_up.as_ref().map(|job| job.0.clone()),
+            stopped_by: stopped_by.transpose()?,
+            error: job.error.clone(),
+            search_seconds: job.search_seconds,
+            detail: None,
+        })
+    }
+
+    fn of_training(training: &Training) -> Result<Self> {
+        let detail = TrainingDetail {
+            progress: training.progress,
+            message: training.message.clone(),
+            model: training.model.clone(),
+            activated: training.activated,
+            features_version: training.features_version,
+        };
+        Ok(Self {
+            version: i64::from(training.version),
+            request: encode(&training.request)?,
+            device: None,
+            matrix: None,
+            stage: codec::name("training stage", &training.stage)?,
+            done: 0,
+            total: 0,
+            best: None,
+            plan: None,
+            follow_up: None,
+            stopped_by: None,
+            error: training.error.clone(),
+            search_seconds: 0.0,
+            detail: Some(codec::encode_part("training detail", &detail)?),
+        })
+    }
+}
