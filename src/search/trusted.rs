@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn a_learned_order_is_corrected_only_where_another_opinion_is_clearly_faster() {
         // The model puts family b last, and another opinion has one of it.
-        let mut scored: Vec<_> = (0..20).map(|x| of("a", x, 10.0 + x as f64)).collect();
-        scored.extend((0..20).map(|x| of("b", x, 40.0 + x as f64)));
+        let mut scored: Vec<_> = (0..20).map(|x| of("a", x, 10.0 + 0.2 * x as f64)).collect();
+        scored.extend((0..20).map(|x| of("b", x, 14.0 + 0.05 * x as f64)));
         let opinion = scored[25].0.clone();
         let run = |b_us: f64, corrects: bool, before: Vec<Candidate>| {
             let first = First { before, warm: vec![opinion.clone()] };
