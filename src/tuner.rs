@@ -374,7 +374,7 @@ async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
         learning: LearningSettings { retrain_trials: 0, ..LearningSettings::default() },
         ..defaults
     };
-    let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
+    let service = Service::new(Arc::new(store), blobs, settings);
     // Without the shipped models, the analytic model ranks.
     if let Err(error) = service.ship_models().await {
         tracing::warn!(%error, "the models shipped with sparsetune could not be imported");

@@ -3,7 +3,7 @@
 
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
-use sparsetune::store::LocalBlobs;
+use sparsetune::store::{Blobs as _, LocalBlobs};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -242,7 +242,7 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     assert_eq!(refused.status(), 403);
     assert_eq!(refused.json::<Value>().await.unwrap()["quota"], "stored_bytes");
     let files = LocalBlobs::open(&Path::new(&poor).join("blobs")).unwrap();
-    assert_eq!(files.all().unwrap(), []);
+    assert_eq!(files.all().await.unwrap(), []);
 }
 
 /// Its plan names any file it likes: there is no lowering that the importing service could compare it with.

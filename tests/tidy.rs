@@ -108,9 +108,10 @@ const OPENTELEMETRY: &[&str] = &[
 /// Transport, SQL, the driver and the terminal each have one home.
 #[test]
 fn libraries_stay_in_their_rooms() {
-    let homes: [(&[&str], &str); 6] = [
+    let homes: [(&[&str], &str); 7] = [
         (&["axum", "axum_extra", "axum_prometheus", "tower", "tower_http"], "src/http"),
         (&["sqlx"], "src/store"),
+        (&["object_store", "hyper_rustls", "rustls"], "src/store/blobs/s3"),
         (&["cudarc", "libloading"], "src/engine/cuda"),
         (&["clap", "indicatif", "comfy_table", "reqwest", "toml"], "src/cli"),
         (OPENTELEMETRY, "src/cli"),

@@ -243,7 +243,10 @@ class Client(Transport):
         if id is None:
             raise NotFound("There is no plan whose bundle could be downloaded.")
         target = Path(path)
-        body = self._accepted("GET", f"/v1/plans/{id}/bundle?{urlencode({'values': values})}")
+        # From the server itself, also where it would send others to its store.
+        here = {"sparsetune-redirect": "never"}
+        path_of_it = f"/v1/plans/{id}/bundle?{urlencode({'values': values})}"
+        body = self._accepted("GET", path_of_it, headers=here)
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         try:
             partial.write_bytes(body)

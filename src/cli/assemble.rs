@@ -6,7 +6,6 @@ use super::serve::{self, ServeArgs};
 use crate::domain::DeviceId;
 use crate::engine::cuda;
 use crate::pool::{Deadlines, EvaluatorSpec};
-use crate::store::LocalBlobs;
 use crate::tuner::{Opening, OpeningError, Workers};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -78,11 +77,7 @@ pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<Eval
     let mut spec = EvaluatorSpec::of_this_binary(device.clone(), &device.0)?
         .arg("--cubin-cache")
         .arg(config.data.dir.join("cubins"))
-        .fenced(
-            config.evaluator.fence.name(),
-            &config.evaluator.user,
-            &LocalBlobs::exports(&config.data.dir.join("blobs")),
-        );
+        .fenced(config.evaluator.fence.name(), &config.evaluator.user, &config.blobs().exports());
     for path in library_paths(config) {
         spec = spec.arg("--library-path").arg(path);
     }

@@ -1,5 +1,6 @@
 //! The typed configuration: defaults < file < environment < flags. All mistakes are reported at startup, each with its key.
 
+mod blobs;
 mod layers;
 mod sanity;
 
@@ -7,7 +8,8 @@ use crate::domain::retention::{Rule, Rules};
 use crate::domain::{Clock, Namespace};
 use crate::fence::Fence;
 use crate::service::webhooks::address::Network;
-use crate::store::{PostgresOptions, StorePlace, Synchronous};
+use crate::store::{PostgresOptions, Secret, StorePlace, Synchronous};
+use blobs::S3;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,6 +37,10 @@ pub struct Config {
     pub telemetry: Telemetry,
     pub webhooks: Webhooks,
     pub drift: Drift,
+    pub s3: S3,
+    /// What the environment says of S3 stores, for all programs.
+    #[serde(skip)]
+    aws: Vec<(String, Secret)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -79,6 +85,9 @@ pub struct Data {
     pub synchronous: Synchronous,
     store: String,
     blobs: String,
+    blob_cache: String,
+    pub blob_cache_max: u64,
+    pub presign: bool,
 }
 
 /// How a store on a server is used.
@@ -319,13 +328,6 @@ impl Data {
     /// Folder in which uploads wait to be parsed.
     pub fn uploads(&self) -> PathBuf {
         self.dir.join("uploads")
-    }
-
-    pub fn blobs(&self) -> PathBuf {
-        match self.blobs.as_str() {
-            "" => self.dir.join("blobs"),
-            path => PathBuf::from(path),
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::domain::{Device, DeviceId};
 use crate::engine::cuda::libraries::Library;
 use crate::engine::cuda::probe::{LibraryReport, probe};
 use crate::pool::Evaluator;
+use crate::store::BlobPlace;
 use anyhow::Context;
 use serde_json::json;
 use std::path::PathBuf;
@@ -51,7 +52,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     // In a temporary folder, since nothing is kept.
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let data = folder.path().to_str().context("the temporary folder's name is not UTF-8")?;
-    let exposed = exposed::of(&args.configured()?);
+    let configured = args.configured()?;
+    let exposed = exposed::of(&configured);
+    let blobs = super::on_one_core(blobs(&configured))?;
     let config = Config::load(args.config.as_deref(), &[("data.dir", Value::from(data))])?;
     let probe = probe(&assemble::library_paths(&config));
     let devices = super::on_one_core(try_devices(&config))?;
@@ -66,6 +69,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             "libraries": libraries,
             "devices": devices,
             "device_problem": probe.device_problem,
+            "blobs": blobs.as_ref().map(|(place, found)| json!({
+                "place": place, "works": found.is_ok(), "problem": found.as_ref().err(),
+            })),
             "exposed": exposed.iter().map(exposed::told).collect::<Vec<_>>(),
             "fence": {
                 "extent": config.evaluator.fence.name(),
@@ -89,6 +95,13 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if let Some(sentence) = advice::newer(&probe) {
         say(format_args!("\n{}: {sentence}", Library::Cusparse.name()))?;
     }
+    match &blobs {
+        None => {}
+        Some((place, Ok(()))) => say(format_args!("\nblobs: {place} does what is needed"))?,
+        Some((place, Err(problem))) => {
+            say(format_args!("\nblobs: {place} does not work: {problem}"))?
+        }
+    }
     for found in &exposed {
         say(format_args!("\n{}", exposed::told(found)))?;
     }
@@ -97,6 +110,16 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         say(format_args!("\n{}: {}", report.library.name(), remedy(report.library)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The bucket of the blobs and what is wrong with it, if they are in one. Nothing is taken for its own there.
+async fn blobs(config: &Config) -> anyhow::Result<Option<(String, Result<(), String>)>> {
+    let place = config.blobs();
+    if !matches!(place, BlobPlace::Bucket(_)) {
+        return Ok(None);
+    }
+    let opened = place.open().await;
+    Ok(Some((place.to_string(), opened.map(drop).map_err(|error| error.to_string()))))
 }
 
 async fn try_devices(config: &Config) -> anyhow::Result<Vec<Tried>> {

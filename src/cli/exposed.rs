@@ -17,7 +17,7 @@ pub fn of(config: &Config) -> Vec<Exposed> {
         data.dir.clone(),
         data.dir.join(super::session_key::NAME),
         data.uploads(),
-        data.blobs(),
+        config.blobs().folder().to_owned(),
         beside("-wal"),
         beside("-shm"),
         store.clone(),

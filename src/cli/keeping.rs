@@ -73,7 +73,7 @@ pub async fn backup(args: BackupArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
     let store = file(&config, "`sparsetune backup`", "pg_dump")?;
     ensure!(store.is_file(), "there is no store {}", store.display());
-    let made = backup::backup(&store, &config.data.blobs(), &args.to).await?;
+    let made = backup::backup(&store, &config.blobs(), &args.to).await?;
     told(&args.place, &made, "saved")
 }
 
@@ -84,7 +84,7 @@ pub async fn restore(args: RestoreArgs) -> anyhow::Result<ExitCode> {
         private::folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let into = if args.keep_blobs { Target::ItsBlobs } else { Target::Empty };
-    let made = backup::restore(&args.from, &store, &config.data.blobs(), into).await?;
+    let made = backup::restore(&args.from, &store, &config.blobs(), into).await?;
     told(&args.place, &made, "restored")
 }
 
@@ -116,9 +116,9 @@ fn told(place: &Place, made: &Manifest, done: &str) -> anyhow::Result<ExitCode> 
 
 pub async fn fsck(args: FsckArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
-    let (place, folder) = (config.data.store(), config.data.blobs());
+    let (place, folder) = (config.data.store(), config.blobs());
     // Blobs whose database was lost may be adopted by a new one.
-    let there = !place.is_missing() || args.adopt && folder.is_dir();
+    let there = !place.is_missing() || args.adopt && folder.folder().is_dir();
     ensure!(there, "there is no store {place}");
     let how = Opening { adopt: args.adopt, ..serve::opening(&config) };
     let (store, blobs) = pairing::open_with(&place, &folder, how).await?;
@@ -126,7 +126,7 @@ pub async fn fsck(args: FsckArgs) -> anyhow::Result<ExitCode> {
         eprintln!("sparsetune: the files of {place} are the server's: `pg_amcheck` looks at them");
     }
     let grace = Duration::from_secs_f64(config.data.blob_grace_h * 3600.0);
-    let found = checkup(&store, &blobs, grace, args.repair).await?;
+    let found = checkup(&store, blobs.as_ref(), grace, args.repair).await?;
     store.close().await;
     match args.place.json {
         true => say(serde_json::to_string(&found)?)?,

@@ -21,15 +21,15 @@ pub struct RetentionArgs {
 
 pub async fn run(args: RetentionArgs) -> anyhow::Result<ExitCode> {
     let config = args.place.config()?;
-    let (file, folder) = (config.data.store(), config.data.blobs());
+    let (file, folder) = (config.data.store(), config.blobs());
     ensure!(!file.is_missing(), "there is no store {file}");
     let rules = config.retention.rules();
     if rules.is_empty() && !args.place.json {
         say("no rule is set ([retention] in the configuration): everything is kept")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (store, blobs) = pairing::open_with(&file, &folder, serve::opening(&config)).await?;
-    let service = Service::new(Arc::new(store), Arc::new(blobs), serve::settings(&config));
+    let (store, blobs) = pairing::open_with(&file, &place, serve::opening(&config)).await?;
+    let service = Service::new(Arc::new(store), blobs, serve::settings(&config));
     let going = service.going(&rules).await?;
     let gone = match args.dry_run {
         true => None,

@@ -39,6 +39,9 @@ pub struct ServeArgs {
     /// (SPARSETUNE_DATA__STORE) or into ~/.pgpass.
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
+    /// Where files are kept, as `data.blobs`: a folder, or s3:// with a bucket and a prefix.
+    #[arg(long, value_name = "PLACE")]
+    pub blobs: Option<String>,
     /// Serve without API tokens on addresses other than loopback too, and in a store whose tokens have all ended.
     #[arg(long)]
     pub insecure: bool,
@@ -59,6 +62,9 @@ impl ServeArgs {
         }
         if let Some(store) = &self.store {
             flags.push(("data.store", store.as_str().into()));
+        }
+        if let Some(blobs) = &self.blobs {
+            flags.push(("data.blobs", blobs.as_str().into()));
         }
         if self.insecure {
             flags.push(("server.insecure", true.into()));
@@ -233,7 +239,7 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
     let uploads = config.data.uploads();
     private::folder(&uploads)
         .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
-    let (place, folder) = (config.data.store(), config.data.blobs());
+    let (place, folder) = (config.data.store(), config.blobs());
     let (store, blobs) = pairing::open_with(&place, &folder, opening(config)).await?;
     // Servers without devices have nothing under their names.
     let name = match config.devices.r#use.is_empty() {
@@ -245,7 +251,7 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
     };
     let settings =
         ServiceSettings { reader: Some(reading::processes(config)?), ..settings(config) };
-    let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
+    let service = Service::new(Arc::new(store), blobs, settings);
     // Not fatal: without them the analytic model ranks.
     if config.learning.shipped
         && let Err(error) = service.ship_models().await
@@ -263,7 +269,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
         limits: reading::limits(config),
         max_upload_bytes: most,
         stored: StoredLimits {
-            folder: Some(config.data.blobs()),
+            folder: Some(config.blobs().folder().to_owned()),
             store_folder: config.data.beside_store().parent().map(Path::to_owned),
             most: config.data.max_stored_bytes,
             least_free: config.data.min_free_bytes,

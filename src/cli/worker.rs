@@ -22,6 +22,9 @@ pub struct WorkerArgs {
     /// (SPARSETUNE_DATA__STORE) or into ~/.pgpass
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// Where files are kept, as `data.blobs`: a folder, or s3:// with a bucket and a prefix
+    #[arg(long, value_name = "PLACE")]
+    blobs: Option<String>,
     /// Device to work on: `auto`, `cpu`, `cuda:0`; may be given more than once
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<String>,
@@ -39,6 +42,9 @@ impl WorkerArgs {
         }
         if let Some(store) = &self.store {
             flags.push(("data.store", store.as_str().into()));
+        }
+        if let Some(blobs) = &self.blobs {
+            flags.push(("data.blobs", blobs.as_str().into()));
         }
         if !self.devices.is_empty() {
             flags.push(("devices.use", self.devices.clone().into()));

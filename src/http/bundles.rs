@@ -1,6 +1,7 @@
 //! Bundles: a plan as one file, whole or in part, and taking one in.
 
 use super::behalf::OnBehalf;
+use super::elsewhere;
 use super::error::{Kind, Problem};
 use super::etag;
 use super::extract::{Path, Query};
@@ -58,6 +59,15 @@ pub async fn show(
     Query(query): Query<BundleQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let suffix = if query.values() == Values::External { "-without-values" } else { "" };
+    let name = format!("{id}{suffix}.stplan");
+    // Who asks by condition may have it already, and is told so here.
+    if elsewhere::is_welcome(&headers)
+        && !headers.contains_key(header::IF_NONE_MATCH)
+        && let Some(link) = app.service.bundle_link(&id, query.values(), &name).await?
+    {
+        return elsewhere::redirect(&link);
+    }
     let bundle = app.service.bundle(&id, query.values()).await?;
     let tag = etag::named(&bundle.blob);
     // A condition comes before the range (RFC 9110, section 13.2.2).
@@ -78,8 +88,7 @@ pub async fn show(
     if response.status() == StatusCode::NOT_MODIFIED {
         return Ok(response);
     }
-    let suffix = if bundle.without_values { "-without-values" } else { "" };
-    let name = format!("attachment; filename=\"{id}{suffix}.stplan\"");
+    let name = format!("attachment; filename=\"{name}\"");
     let digest = format!("sha-256=:{}:", STANDARD.encode(bundle.sha256));
     let out = response.headers_mut();
     out.insert(header::CONTENT_LENGTH, (range.end - range.start).into());

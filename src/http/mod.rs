@@ -13,6 +13,7 @@ mod connections;
 mod dashboard;
 mod devices;
 mod edge;
+mod elsewhere;
 pub mod error;
 mod etag;
 mod events;

@@ -1,6 +1,7 @@
 //! Plans: by id and by matrix, and the blobs that they name.
 
 use super::behalf::OnBehalf;
+use super::elsewhere;
 use super::error::Problem;
 use super::etag;
 use super::extract::{Path, PathPair, Query};
@@ -48,6 +49,11 @@ pub async fn blob(
         // Nothing is opened for a client that already has it.
         app.service.check_plan_blob(&id, &digest).await?;
         return Ok(etag::respond(&headers, tag, kind, cache, Body::empty()));
+    }
+    if elsewhere::is_welcome(&headers)
+        && let Some(link) = app.service.plan_blob_link(&id, &digest).await?
+    {
+        return elsewhere::redirect(&link);
     }
     let blob = app.service.plan_blob(&id, &digest).await?;
     let body = Body::from_stream(blob.content);

@@ -2,7 +2,9 @@
 
 use super::whole::name_of;
 use crate::domain::{Digest, Timestamp};
-use crate::store::{BlobError, Blobs, LocalBlobs, SqliteStore, StoreError, Upkeep as _, private};
+use crate::store::{
+    BlobError, BlobPlace, Blobs, LocalBlobs, SqliteStore, StoreError, Upkeep as _, private,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::File;
@@ -67,7 +69,7 @@ type Result<T> = std::result::Result<T, BackupError>;
 /// # Errors
 /// The folder is not empty, or something cannot be read or written. Missing and damaged blobs are no error: the manifest names
 /// them.
-pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
+pub async fn backup(store: &Path, blobs: impl Into<BlobPlace>, to: &Path) -> Result<Manifest> {
     let folder = |source| BackupError::Folder { path: to.to_owned(), source };
     private::folder(to).map_err(folder)?;
     if std::fs::read_dir(to).map_err(folder)?.next().is_some() {
@@ -85,7 +87,7 @@ pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
     let named = sorted(database.named_blobs().await.map_err(of_copy)?);
     let id = database.id().await.map_err(of_copy)?;
     database.close().await;
-    let (from, target) = (LocalBlobs::open(blobs)?, LocalBlobs::open(&to.join(BLOBS))?);
+    let (from, target) = (blobs.into().open().await?, LocalBlobs::open(&to.join(BLOBS))?);
     let mut manifest = Manifest {
         version: VERSION,
         program: env!("CARGO_PKG_VERSION").to_owned(),
@@ -96,7 +98,7 @@ pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
         without: Vec::new(),
     };
     for digest in named {
-        match copied(&from, &target, &digest).await? {
+        match copied(from.as_ref(), &target, &digest).await? {
             Some(bytes) => {
                 manifest.blobs += 1;
                 manifest.bytes += bytes;
@@ -104,7 +106,7 @@ pub async fn backup(store: &Path, blobs: &Path, to: &Path) -> Result<Manifest> {
             None => manifest.without.push(digest),
         }
     }
-    target.give_to(&id).map_err(folder)?;
+    target.give_to(&id).await?;
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| folder(error.into()))?;
     let mut file = File::create(to.join(MANIFEST)).map_err(folder)?;
     writeln!(file, "{text}").and_then(|()| file.sync_all()).map_err(folder)?;
@@ -126,7 +128,12 @@ pub enum Target {
 ///
 /// # Errors
 /// The backup is incomplete or damaged, a store is there already, or something cannot be read or written.
-pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> Result<Manifest> {
+pub async fn restore(
+    from: &Path,
+    store: &Path,
+    blobs: impl Into<BlobPlace>,
+    into: Target,
+) -> Result<Manifest> {
     let no_backup = |why: String| BackupError::NoBackup { path: from.to_owned(), why };
     let text = std::fs::read_to_string(from.join(MANIFEST));
     let text = text.map_err(|error| no_backup(format!("{MANIFEST}: {error}")))?;
@@ -137,15 +144,15 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
     }
     free(store)?;
     let source = LocalBlobs::open(&from.join(BLOBS))?;
-    let target = LocalBlobs::open(blobs)?;
-    let folder = |source| BackupError::Folder { path: blobs.to_owned(), source };
+    let place = blobs.into();
+    let target = place.open().await?;
     match into {
-        Target::Empty if target.is_being_filled().map_err(folder)? => {}
-        Target::Empty if !target.all().map_err(folder)?.is_empty() => {
-            return Err(BackupError::InTheWay(blobs.to_owned()));
+        Target::Empty if target.is_being_filled().await? => {}
+        Target::Empty if !target.all().await?.is_empty() => {
+            return Err(BackupError::InTheWay(place.to_string().into()));
         }
-        Target::Empty => target.begin_to_fill().map_err(folder)?,
-        Target::ItsBlobs => match target.owner().map_err(folder)? {
+        Target::Empty => target.begin_to_fill().await?,
+        Target::ItsBlobs => match target.owner().await? {
             Some(owner) if owner != manifest.store => {
                 return Err(BackupError::OfAnother { owner, saved: manifest.store });
             }
@@ -172,7 +179,7 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
     manifest.without.clear();
     for digest in named {
         let there = into == Target::ItsBlobs && target.exists(&digest).await?;
-        if !there && copied(&source, &target, &digest).await?.is_none() {
+        if !there && copied(&source, target.as_ref(), &digest).await?.is_none() {
             manifest.without.push(digest);
         }
     }
@@ -181,12 +188,12 @@ pub async fn restore(from: &Path, store: &Path, blobs: &Path, into: Target) -> R
     let closed = SqliteStore::keep_closed(store).await.map_err(of_store)?;
     free(store)?;
     // First whose the blobs are: from the next step on the store is one that others open.
-    target.give_to(&manifest.store).map_err(folder)?;
+    target.give_to(&manifest.store).await?;
     publish(&staged, store)?;
     drop(closed);
     let parent = store.parent().filter(|path| !path.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new("."))).and_then(|it| it.sync_all()).map_err(beside)?;
-    target.end_filling().map_err(folder)?;
+    target.end_filling().await?;
     clear(&staged).map_err(beside)?;
     Ok(manifest)
 }
@@ -244,7 +251,7 @@ fn sorted(named: HashSet<Digest>) -> Vec<Digest> {
 }
 
 /// Copies one blob and compares the copy with its digest; its bytes, or `None` if it is missing or damaged.
-async fn copied(from: &LocalBlobs, to: &LocalBlobs, digest: &Digest) -> Result<Option<u64>> {
+async fn copied(from: &dyn Blobs, to: &dyn Blobs, digest: &Digest) -> Result<Option<u64>> {
     let file = match from.local_copy(digest).await {
         Err(BlobError::NotFound(_)) => return Ok(None),
         found => found?,

@@ -134,6 +134,29 @@ impl Service {
         }
     }
 
+    /// Where a client may read the bundle of a plan without this server, as a file of this name, if it is stored and that is
+    /// configured.
+    pub async fn bundle_link(
+        &self,
+        id: &PlanId,
+        values: Values,
+        name: &str,
+    ) -> Result<Option<String>> {
+        if !self.inner.blobs.has_links() {
+            return Ok(None);
+        }
+        match self.store.bundle(id, values == Values::External).await? {
+            None => Ok(None),
+            Some(stored) => {
+                match self.inner.blobs.link(&stored.blob, "application/zip", Some(name)).await {
+                    // It is built.
+                    Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => Ok(None),
+                    link => Ok(link?),
+                }
+            }
+        }
+    }
+
     /// Stores the bundle of a plan, building it if need be; true if it was not stored before.
     pub async fn keep_bundle(&self, id: &PlanId, values: Values) -> Result<(ReadyBundle, bool)> {
         if let Some(stored) = self.stored_bundle(id, values).await? {

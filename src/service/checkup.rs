@@ -7,8 +7,7 @@ pub use plans::{LackingPlan, Remedy};
 use super::whole::name_of;
 use crate::domain::Digest;
 use crate::store::{
-    BlobError, Blobs, LocalBlobs, Matrices as _, Retaining as _, SqliteStore, StoreError,
-    Upkeep as _,
+    BlobError, Blobs, Matrices as _, Retaining as _, SqliteStore, StoreError, Upkeep as _,
 };
 use serde::Serialize;
 use std::collections::HashSet;
@@ -68,15 +67,15 @@ impl From<io::Error> for CheckupError {
 /// Something cannot be read, or mended.
 pub async fn checkup(
     store: &SqliteStore,
-    blobs: &LocalBlobs,
+    blobs: &dyn Blobs,
     grace: Duration,
     repair: bool,
 ) -> Result<Checkup, CheckupError> {
     let mut found = Checkup { database: store.faults().await?, ..Checkup::default() };
     // Files before names, since a file is there before it is named.
-    let (all, old) = (blobs.all()?, blobs.older_than(grace).await?);
+    let (all, old) = (blobs.all().await?, blobs.older_than(grace).await?);
     let named = store.named_blobs().await?;
-    found.set_aside = blobs.set_aside()?.len() as u64;
+    found.set_aside = blobs.set_aside().await?;
     let mut sound = HashSet::new();
     for digest in all {
         let Ok(file) = blobs.local_copy(&digest).await else { continue };
@@ -119,7 +118,7 @@ pub async fn checkup(
 async fn mend(
     found: &mut Checkup,
     store: &SqliteStore,
-    blobs: &LocalBlobs,
+    blobs: &dyn Blobs,
     unnamed: Vec<Digest>,
     grace: Duration,
 ) -> Result<(), CheckupError> {

@@ -219,6 +219,7 @@ impl From<BlobError> for ServiceError {
                     "the stored blob {digest} was damaged and has been set aside: tune the matrix again, or restore a backup"
                 ),
             },
+            BlobError::Unavailable(_) => Self::Busy(Arc::new(error)),
             BlobError::Full(_) => Self::Full(Arc::new(error)),
             BlobError::Failed(_) => Self::internal(error),
         }

@@ -166,12 +166,17 @@ impl Service {
     /// Writes the file first and the row after it, so that a row always has its file. The lock keeps a deletion from
     /// interfering; rename and insertion are short, so one lock serves all matrices.
     async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
+        if self.store.matrix(&matrix.digest).await?.is_none() {
+            self.store.may_store(matrix.charged_bytes(), 1).await?;
+        }
+        // Where it takes long, nobody has to wait for it.
+        let sent = self.inner.blobs.send_ahead(&staged, &matrix.digest).await?;
         let _alone = self.publishing().await?;
         // What is refused gets no place: the file would stay there, with nothing that names it.
         if self.store.matrix(&matrix.digest).await?.is_none() {
             self.store.may_store(matrix.charged_bytes(), 1).await?;
         }
-        let missing = !self.inner.blobs.exists(&matrix.digest).await?;
+        let missing = sent || !self.inner.blobs.exists(&matrix.digest).await?;
         self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
         if self.store.insert_matrix(&matrix).await? {
             return Ok(Uploaded { matrix, created: true });

@@ -76,6 +76,15 @@ impl Service {
         }
     }
 
+    /// Where a client may read a program or an array of a plan without this server, if that is configured.
+    pub async fn plan_blob_link(&self, id: &PlanId, digest: &Digest) -> Result<Option<String>> {
+        if !self.inner.blobs.has_links() {
+            return Ok(None);
+        }
+        self.check_plan_blob(id, digest).await?;
+        Ok(self.inner.blobs.link(digest, "application/octet-stream", None).await?)
+    }
+
     /// A program, in any of its forms, or an array of a plan.
     pub async fn plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<Blob> {
         self.check_plan_blob(id, digest).await?;

@@ -3,10 +3,12 @@
 use super::error::{Lack, Result, ServiceError};
 use crate::environment::disk;
 use crate::sparse::read::Shortage;
+use crate::store::Blobs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
 /// What may be stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,16 +25,21 @@ pub struct StoredLimits {
 
 /// How long a count of the folder is used; what is stored meanwhile is added to it.
 const COUNT_AGE: Duration = Duration::from_secs(30);
+/// How long a count of a bucket is used, for which all of it is listed.
+const BUCKET_COUNT_AGE: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub(super) struct Room {
     limits: StoredLimits,
+    /// Which may count what they store themselves.
+    blobs: Option<Arc<dyn Blobs>>,
+    /// Until when the count is used, and what it is.
     counted: Mutex<Option<(Instant, u64)>>,
 }
 
 impl Room {
-    pub(super) fn new(limits: StoredLimits) -> Self {
-        Self { limits, counted: Mutex::default() }
+    pub(super) fn new(limits: StoredLimits, blobs: Option<Arc<dyn Blobs>>) -> Self {
+        Self { limits, blobs, counted: Mutex::default() }
     }
 
     /// Free bytes of the disks, by the folder that is on them. Blocks on the file system.
@@ -81,13 +88,18 @@ impl Room {
         }
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let known = counted.filter(|(at, _)| now.duration_since(*at) < COUNT_AGE);
-        let (at, stored) = match known {
+        let known = counted.filter(|(until, _)| now < *until);
+        let (until, stored) = match known {
             Some(known) => known,
-            None => {
-                let stored = count(folder);
-                (now, stored.map_err(|error| ServiceError::of_io("the stored blobs", error))?)
-            }
+            None => match self.in_bucket()? {
+                Some(stored) => (now + BUCKET_COUNT_AGE, stored),
+                None => {
+                    let stored = count(folder);
+                    let stored =
+                        stored.map_err(|error| ServiceError::of_io("the stored blobs", error))?;
+                    (now + COUNT_AGE, stored)
+                }
+            },
         };
         let need = stored.saturating_add(bytes);
         if need > most {
@@ -100,8 +112,16 @@ impl Room {
                 Shortage { need, limit: most, place: "stored matrices and programs".into() };
             return Err(ServiceError::Shortage { message, shortage, lack: Lack::Full });
         }
-        *counted = Some((at, need));
+        *counted = Some((until, need));
         Ok(())
+    }
+
+    /// Bytes of the blobs, where they are not in a folder.
+    fn in_bucket(&self) -> Result<Option<u64>> {
+        let (Some(blobs), Ok(runtime)) = (&self.blobs, Handle::try_current()) else {
+            return Ok(None);
+        };
+        Ok(runtime.block_on(blobs.stored_bytes())?)
     }
 }
 
@@ -147,7 +167,7 @@ mod tests {
             most: 100,
             ..Default::default()
         };
-        let room = Room::new(limits.clone());
+        let room = Room::new(limits.clone(), None);
         assert_eq!(refused(&room, 30), None);
         let shortage = refused(&room, 30).unwrap();
         assert_eq!((shortage.need, shortage.limit), (120, 100));
@@ -155,7 +175,7 @@ mod tests {
         assert_eq!(refused(&room, 40), None);
         std::fs::remove_file(folder.path().join("ab/cd")).unwrap();
         assert!(refused(&room, 100).is_some() && refused(&room, 100).is_none());
-        assert_eq!(refused(&Room::new(StoredLimits { most: 0, ..limits }), 1000), None);
+        assert_eq!(refused(&Room::new(StoredLimits { most: 0, ..limits }, None), 1000), None);
     }
 
     #[test]
@@ -166,16 +186,20 @@ mod tests {
             least_free,
             ..StoredLimits::default()
         };
-        let room = |least_free| Room::new(limits(least_free));
+        let room = |least_free| Room::new(limits(least_free), None);
         assert_eq!(refused(&room(0), 1), None);
         assert_eq!(refused(&room(u64::MAX), 1).unwrap().place, "disk");
-        assert_eq!(refused(&Room::new(StoredLimits::default()), u64::MAX), None);
+        assert_eq!(refused(&Room::new(StoredLimits::default(), None), u64::MAX), None);
         assert!(room(0).check().is_ok() && room(u64::MAX).check().is_err());
         // The database may be on another disk than the blobs.
         let limits =
             StoredLimits { folder: None, store_folder: folder.clone(), ..limits(u64::MAX) };
         assert!(
-            Room::new(limits).check().unwrap_err().to_string().contains("`store` is nearly full")
+            Room::new(limits, None)
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("`store` is nearly full")
         );
     }
 }

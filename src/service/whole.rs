@@ -31,7 +31,7 @@ pub(super) fn upload_again(error: &BlobError, matrix: &Digest) -> Option<String>
     let what = match error {
         BlobError::NotFound(_) => "is missing",
         BlobError::Damaged(_) => "was damaged and has been set aside",
-        BlobError::Full(_) | BlobError::Failed(_) => return None,
+        BlobError::Unavailable(_) | BlobError::Full(_) | BlobError::Failed(_) => return None,
     };
     Some(format!("the stored file of matrix {matrix} {what}: upload the matrix again"))
 }

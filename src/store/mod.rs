@@ -18,7 +18,9 @@ mod transfer;
 mod webhooks;
 
 pub use audit::Audit;
-pub use blobs::{BlobError, BlobFacts, Blobs, LocalBlobs, LocalFile};
+pub use blobs::{
+    BlobError, BlobFacts, BlobPlace, Blobs, BucketSettings, LocalBlobs, LocalFile, S3Blobs, Secret,
+};
 pub use bundles::{Bundles, StoredBundle};
 pub use changes::{Change, Listener, Listeners};
 pub use drift::{Drift, UsedPlan};

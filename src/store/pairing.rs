@@ -2,19 +2,20 @@
 //! the database does not name.
 
 use super::{
-    BlobError, Blobs, Cause, LocalBlobs, SqlStore, StoreError, StoreOptions, StorePlace, Upkeep,
+    BlobError, BlobPlace, Blobs, Cause, SqlStore, StoreError, StoreOptions, StorePlace, Upkeep,
 };
 use crate::domain::Digest;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Why a database and a folder of blobs are not opened together.
+/// Why a database and blobs are not opened together.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot open the store {place} (data.store): {source}")]
     Store { place: StorePlace, source: StoreError },
-    #[error("cannot open the blobs {} (data.blobs): {source}", path.display())]
-    Blobs { path: PathBuf, source: BlobError },
+    #[error("cannot open the blobs {place} (data.blobs): {source}")]
+    Blobs { place: BlobPlace, source: BlobError },
     /// Another process kept the database locked for as long as a writer waits.
     #[error(
         "the database {place} is busy: another process kept it locked all the time that a writer waits. Try again, or end that process \
@@ -32,24 +33,21 @@ pub enum OpenError {
     ReadOnlyServer { place: StorePlace, source: StoreError },
     /// The database is missing, and a new one would know none of the blobs.
     #[error(
-        "there is no database {store}, but {} has blobs of one. If it was lost, {PUT_BACK}; for a new store, move the blobs away; {ADOPT}",
-        blobs.display()
+        "there is no database {store}, but {blobs} has blobs of one. If it was lost, {PUT_BACK}; for a new store, move the blobs away; {ADOPT}"
     )]
-    NoDatabase { store: StorePlace, blobs: PathBuf },
+    NoDatabase { store: StorePlace, blobs: BlobPlace },
     /// What is there is not complete, and the database to come names blobs that a new one would not know.
     #[error(
-        "a backup is being restored to {}, or was until `sparsetune restore` was interrupted: wait for its end, or do it again; to give it \
-         up, remove the folder",
-        blobs.display()
+        "a backup is being restored to {blobs}, or was until `sparsetune restore` was interrupted: wait for its end, or do it again; to \
+         give it up, remove what is there"
     )]
-    Restoring { blobs: PathBuf },
-    /// The folder says that it belongs to another database, or does not say and the database names none of its blobs.
+    Restoring { blobs: BlobPlace },
+    /// The blobs say that they belong to another database, or do not say and the database names none of them.
     #[error(
-        "the database {store} and the blobs {} are not of one store: set data.store and data.blobs to what belongs together. If the \
-         database of these blobs was lost, move this one away, and {PUT_BACK}; {ADOPT}",
-        blobs.display()
+        "the database {store} and the blobs {blobs} are not of one store: set data.store and data.blobs to what belongs together. If the \
+         database of these blobs was lost, move this one away, and {PUT_BACK}; {ADOPT}"
     )]
-    Foreign { store: StorePlace, blobs: PathBuf },
+    Foreign { store: StorePlace, blobs: BlobPlace },
 }
 
 const PUT_BACK: &str = "put it back from a backup (`sparsetune restore --keep-blobs` does, and brings blobs that are missing)";
@@ -76,9 +74,9 @@ pub struct Opening {
 /// See [`OpenError`]; no blob has been changed if they do not belong together.
 pub async fn open(
     store: impl Into<StorePlace>,
-    folder: &Path,
-) -> Result<(SqlStore, LocalBlobs), OpenError> {
-    open_with(store, folder, Opening::default()).await
+    blobs: impl Into<BlobPlace>,
+) -> Result<(SqlStore, Arc<dyn Blobs>), OpenError> {
+    open_with(store, blobs, Opening::default()).await
 }
 
 /// [`open`], but blobs of another store, or of an unknown one, become those of this database.
@@ -87,9 +85,9 @@ pub async fn open(
 /// Either cannot be opened.
 pub async fn adopt(
     store: impl Into<StorePlace>,
-    folder: &Path,
-) -> Result<(SqlStore, LocalBlobs), OpenError> {
-    open_with(store, folder, Opening { adopt: true, ..Opening::default() }).await
+    blobs: impl Into<BlobPlace>,
+) -> Result<(SqlStore, Arc<dyn Blobs>), OpenError> {
+    open_with(store, blobs, Opening { adopt: true, ..Opening::default() }).await
 }
 
 /// [`open`] in the given way.
@@ -98,24 +96,23 @@ pub async fn adopt(
 /// See [`OpenError`].
 pub async fn open_with(
     store: impl Into<StorePlace>,
-    folder: &Path,
+    blobs: impl Into<BlobPlace>,
     how: Opening,
-) -> Result<(SqlStore, LocalBlobs), OpenError> {
+) -> Result<(SqlStore, Arc<dyn Blobs>), OpenError> {
     let place = store.into();
-    let of_blobs = |source: BlobError| OpenError::Blobs { path: folder.to_owned(), source };
+    let there = blobs.into();
+    let of_blobs = |source: BlobError| OpenError::Blobs { place: there.clone(), source };
     let of_store = |source| match source {
         StoreError::Busy(_) => OpenError::Busy { place: place.clone(), source },
         _ => OpenError::Store { place: place.clone(), source },
     };
-    let io = |error: io::Error| of_blobs(error.into());
-    let blobs = LocalBlobs::open(folder).map_err(of_blobs)?;
-    let filling = blobs.is_being_filled().map_err(io)?;
+    let blobs = there.open().await.map_err(of_blobs)?;
+    let filling = blobs.is_being_filled().await.map_err(of_blobs)?;
     if filling && place.is_missing() {
-        return Err(OpenError::Restoring { blobs: folder.to_owned() });
+        return Err(OpenError::Restoring { blobs: there });
     }
-    if !how.adopt && place.is_missing() && !blobs.all().map_err(io)?.is_empty() {
-        let (store, blobs) = (place.clone(), folder.to_owned());
-        return Err(OpenError::NoDatabase { store, blobs });
+    if !how.adopt && place.is_missing() && !blobs.all().await.map_err(of_blobs)?.is_empty() {
+        return Err(OpenError::NoDatabase { store: place, blobs: there });
     }
     let store = place.open(how.store).await.map_err(of_store)?;
     // A folder that cannot be written would otherwise look like a device that cannot be registered.
@@ -126,36 +123,37 @@ pub async fn open_with(
             None => OpenError::ReadOnlyServer { place: place.clone(), source },
         },
     })?;
-    blobs
-        .stage()
-        .await
-        .map_err(|source| OpenError::ReadOnly { path: folder.to_owned(), source: source.into() })?;
+    let unwritable = |source: BlobError| {
+        let path = there.folder().to_owned();
+        OpenError::ReadOnly { path, source: source.into() }
+    };
+    blobs.stage().await.map_err(unwritable)?;
     let id = store.id().await.map_err(of_store)?;
-    let owner = blobs.owner().map_err(io)?;
+    let owner = blobs.owner().await.map_err(of_blobs)?;
     if owner.as_ref() == Some(&id) {
         if filling {
             // The restoration was interrupted between its last two steps.
-            blobs.end_filling().map_err(io)?;
+            blobs.end_filling().await.map_err(of_blobs)?;
         }
         return Ok((store, blobs));
     }
-    // Of another database, which came between. A restoration may have begun since the folder was looked at.
-    let filling = blobs.is_being_filled().map_err(io)?;
+    // Of another database, which came between. A restoration may have begun since the blobs were looked at.
+    let filling = blobs.is_being_filled().await.map_err(of_blobs)?;
     if filling && !how.adopt {
         store.close().await;
-        return Err(OpenError::Restoring { blobs: folder.to_owned() });
+        return Err(OpenError::Restoring { blobs: there });
     }
-    let present = blobs.all().map_err(io)?;
+    let present = blobs.all().await.map_err(of_blobs)?;
     let known = present.is_empty()
         || owner.is_none() && names_any(&store, &present).await.map_err(of_store)?;
     if !known && !how.adopt {
         store.close().await;
-        let (store, blobs) = (place.clone(), folder.to_owned());
-        return Err(OpenError::Foreign { store, blobs });
+        return Err(OpenError::Foreign { store: place, blobs: there });
     }
-    // The folder says it for good: a loss of power that undid the id of a new database would leave it with blobs of another.
+    // The blobs say it for good: a loss of power that undid the id of a new database would leave it with blobs of another.
     store.checkpoint().await.map_err(of_store)?;
-    blobs.give_to(&id).and_then(|()| blobs.end_filling()).map_err(io)?;
+    blobs.give_to(&id).await.map_err(of_blobs)?;
+    blobs.end_filling().await.map_err(of_blobs)?;
     Ok((store, blobs))
 }
 

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use sparsetune::domain::{Caller, TokenLimits};
 use sparsetune::service::{PageRequest, ServiceError};
 use sparsetune::sparse::canonical;
-use sparsetune::store::LocalBlobs;
+use sparsetune::store::{Blobs as _, LocalBlobs};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -171,17 +171,17 @@ async fn what_a_quota_refuses_takes_no_disk() {
     let refused = |answer| matches!(answer, Err(ServiceError::Quota(_)));
     for _ in 0..3 {
         assert!(refused(limited(10, "default").upload(body(&text), None).await));
-        assert_eq!((files.all().unwrap(), world.litter()), (vec![], 0));
+        assert_eq!((files.all().await.unwrap(), world.litter()), (vec![], 0));
     }
     let stored = world.upload(&text).await.matrix;
     // Another namespace's file is not its own to remove.
     assert!(refused(limited(10, "team").upload(body(&text), None).await));
-    assert_eq!(files.all().unwrap(), [stored.digest]);
+    assert_eq!(files.all().await.unwrap(), [stored.digest]);
     // What is lost comes back, also where nothing more may be stored.
     let full = limited(stored.charged_bytes(), "team");
     assert!(full.upload(body(&text), None).await.unwrap().created);
     assert!(refused(full.upload(body(&tridiagonal(5)), None).await));
     assert!(world.service.blobs().delete(&stored.digest).await.unwrap());
     assert!(full.upload(body(&text), None).await.unwrap().created);
-    assert_eq!(files.all().unwrap(), [stored.digest]);
+    assert_eq!(files.all().await.unwrap(), [stored.digest]);
 }

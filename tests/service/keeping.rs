@@ -63,10 +63,10 @@ async fn a_backup_under_load_is_whole_and_becomes_a_store() {
     let foreign = pairing::open(&new_store, &blobs).await;
     assert!(matches!(foreign, Err(OpenError::Foreign { .. })));
     let (opened, files) = pairing::open(&new_store, &new_blobs).await.unwrap();
-    assert!(checkup(&opened, &files, DAY, false).await.unwrap().is_whole());
+    assert!(checkup(&opened, &*files, DAY, false).await.unwrap().is_whole());
     let settings =
         ServiceSettings { temp_dir: folder.path().to_owned(), ..ServiceSettings::default() };
-    let restored = sparsetune::service::Service::new(Arc::new(opened), Arc::new(files), settings);
+    let restored = sparsetune::service::Service::new(Arc::new(opened), files, settings);
     for digest in &before {
         restored.spy_png(digest, 32).await.unwrap();
     }
@@ -108,7 +108,7 @@ async fn a_check_finds_what_is_wrong_and_mends_what_it_can() {
     let lost = world.service.blobs().put("named by nothing".into()).await.unwrap();
     let (file, folder) = place(&world);
     let (store, blobs) = pairing::open(&file, &folder).await.unwrap();
-    assert!(checkup(&store, &blobs, DAY, false).await.unwrap().is_whole());
+    assert!(checkup(&store, &*blobs, DAY, false).await.unwrap().is_whole());
 
     std::fs::remove_file(blob(&folder, &gone)).unwrap();
     let mut bytes = std::fs::read(blob(&folder, &damaged)).unwrap();
@@ -117,7 +117,7 @@ async fn a_check_finds_what_is_wrong_and_mends_what_it_can() {
     let old = std::fs::File::open(blob(&folder, &lost)).unwrap();
     old.set_modified(SystemTime::now() - 2 * DAY).unwrap();
     for _ in 0..2 {
-        let found = checkup(&store, &blobs, DAY, false).await.unwrap();
+        let found = checkup(&store, &*blobs, DAY, false).await.unwrap();
         assert!(!found.is_whole());
         assert_eq!((found.compared, found.unnamed, &found.damaged), (3, 1, &vec![damaged]));
         let mut without = found.matrices_without_file.clone();
@@ -127,10 +127,10 @@ async fn a_check_finds_what_is_wrong_and_mends_what_it_can() {
         assert_eq!(without, expected);
         assert!(found.repaired.is_empty(), "nothing is changed unasked");
     }
-    let found = checkup(&store, &blobs, DAY, true).await.unwrap();
+    let found = checkup(&store, &*blobs, DAY, true).await.unwrap();
     assert!(found.is_whole(), "{found:?}");
     assert_eq!(found.repaired.len(), 4, "{found:?}");
-    let found = checkup(&store, &blobs, DAY, false).await.unwrap();
+    let found = checkup(&store, &*blobs, DAY, false).await.unwrap();
     assert_eq!((found.is_whole(), found.compared, found.set_aside), (true, 1, 1));
     // The service goes on, and takes them in again.
     assert!(world.service.spy_png(&gone, 32).await.is_err());
@@ -149,7 +149,7 @@ async fn a_repair_forgets_no_matrix_that_a_server_takes_in_meanwhile() {
     let (store, blobs) = pairing::open(&file, &folder).await.unwrap();
     // A server is just about to give the matrix its file again, and to find that it has a row.
     let taking_in = world.service.store().publishing().await.unwrap();
-    let repair = tokio::spawn(async move { checkup(&store, &blobs, DAY, true).await.unwrap() });
+    let repair = tokio::spawn(async move { checkup(&store, &*blobs, DAY, true).await.unwrap() });
     tokio::time::sleep(Duration::from_millis(300)).await;
     std::fs::rename(&away, &lost).unwrap();
     drop(taking_in);

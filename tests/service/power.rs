@@ -166,7 +166,7 @@ async fn a_loss_of_power_takes_the_last_commits_at_most() {
             std::fs::write(&store, &image.database).unwrap();
             std::fs::write(with_end(&store, "-wal"), log).unwrap();
             let (store, blobs) = pairing::open(&store, blobs).await.unwrap();
-            let found = checkup(&store, &blobs, DAY, false).await.unwrap();
+            let found = checkup(&store, &*blobs, DAY, false).await.unwrap();
             assert!(found.is_whole(), "{round}, {loss}: {found:?}");
             // What is there is what was stored first: nothing is lost that came before something that is there.
             let mut there = (0, 0);

@@ -5,7 +5,9 @@ use sparsetune::domain::Digest;
 use sparsetune::service::backup::{BackupError, Target, backup, restore};
 use sparsetune::service::checkup::checkup;
 use sparsetune::store::pairing::OpenError;
-use sparsetune::store::{LocalBlobs, Matrices as _, SqliteStore, Upkeep as _, pairing, private};
+use sparsetune::store::{
+    Blobs as _, LocalBlobs, Matrices as _, SqliteStore, Upkeep as _, pairing, private,
+};
 use sqlx::{Connection, SqliteConnection};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -67,7 +69,7 @@ async fn an_interrupted_restoration_is_done_again() {
     assert!(made.without.is_empty());
     assert_eq!(private::exposed(&store), None, "whatever the backup's permissions are");
     let (opened, files) = pairing::open(&store, &blobs).await.unwrap();
-    assert!(checkup(&opened, &files, DAY, false).await.unwrap().is_whole());
+    assert!(checkup(&opened, &*files, DAY, false).await.unwrap().is_whole());
     assert!(opened.matrix(&digest).await.unwrap().is_some());
     opened.close().await;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&store);
@@ -94,21 +96,21 @@ async fn what_is_being_restored_is_no_store_yet() {
     let (_world, _, folder, saved) = saved().await;
     let (store, blobs) = (folder.path().join("new.db"), folder.path().join("new"));
     let files = LocalBlobs::open(&blobs).unwrap();
-    files.begin_to_fill().unwrap();
+    files.begin_to_fill().await.unwrap();
     let refused = pairing::open(&store, &blobs).await.err().unwrap();
     assert!(matches!(&refused, OpenError::Restoring { .. }), "{refused}");
     assert!(refused.to_string().contains("sparsetune restore"), "{refused}");
     assert!(!store.exists());
     restore(&saved, &store, &blobs, Target::Empty).await.unwrap();
-    assert!(!files.is_being_filled().unwrap());
+    assert!(!files.is_being_filled().await.unwrap());
     // Interrupted after its last step but one: everything is there.
-    files.begin_to_fill().unwrap();
+    files.begin_to_fill().await.unwrap();
     let (opened, _) = pairing::open(&store, &blobs).await.unwrap();
     opened.close().await;
-    assert!(!files.is_being_filled().unwrap());
+    assert!(!files.is_being_filled().await.unwrap());
     // Another's database beside blobs that are being restored.
     std::fs::remove_file(&store).unwrap();
-    files.begin_to_fill().unwrap();
+    files.begin_to_fill().await.unwrap();
     SqliteStore::open(&store).await.unwrap().close().await;
     let refused = pairing::open(&store, &blobs).await.err().unwrap();
     assert!(matches!(refused, OpenError::Restoring { .. }), "{refused}");
@@ -136,7 +138,7 @@ async fn a_restoration_replaces_no_store_that_came_between() {
     let refused = restoring.await.unwrap();
     assert!(matches!(&refused, Err(BackupError::InTheWay(path)) if *path == store), "{refused:?}");
     assert_eq!(std::fs::read(&store).unwrap(), bytes);
-    assert_eq!(LocalBlobs::open(&blobs).unwrap().owner().unwrap(), None);
+    assert_eq!(LocalBlobs::open(&blobs).unwrap().owner().await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -175,10 +177,10 @@ async fn a_lost_database_is_put_back_beside_its_blobs() {
     assert_eq!((made.store, made.without), (id, vec![]));
     assert!(file.exists(), "what was missing is there again");
     let (opened, files) = pairing::open(&store, &blobs).await.unwrap();
-    assert!(checkup(&opened, &files, DAY, false).await.unwrap().is_whole());
+    assert!(checkup(&opened, &*files, DAY, false).await.unwrap().is_whole());
     // What came after the backup is not known any more; it is removed like everything that nothing names.
     assert!(opened.matrix(&later).await.unwrap().is_none());
-    assert_eq!(files.all().unwrap().len(), 2);
+    assert_eq!(files.all().await.unwrap().len(), 2);
     opened.close().await;
 
     // Blobs of another store are not taken.

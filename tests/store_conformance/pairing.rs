@@ -2,9 +2,7 @@
 
 use sparsetune::domain::{Digest, Timestamp};
 use sparsetune::store::pairing::{self, OpenError, Opening};
-use sparsetune::store::{
-    Blobs as _, Matrices as _, SqliteOptions, SqliteStore, StoreOptions, Upkeep as _,
-};
+use sparsetune::store::{Matrices as _, SqliteOptions, SqliteStore, StoreOptions, Upkeep as _};
 use sqlx::{Connection, SqliteConnection};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -73,8 +71,8 @@ async fn blobs_are_not_opened_with_a_database_that_is_not_theirs() {
     let error = here.refused().await;
     assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
     let (store, blobs) = pairing::adopt(&here.store, &here.blobs).await.unwrap();
-    assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
-    assert_eq!(blobs.all().unwrap().len(), 2);
+    assert_eq!(blobs.owner().await.unwrap(), Some(store.id().await.unwrap()));
+    assert_eq!(blobs.all().await.unwrap().len(), 2);
     drop((store, blobs));
     pairing::open(&here.store, &here.blobs).await.unwrap();
 }
@@ -85,7 +83,7 @@ async fn a_folder_of_an_earlier_version_is_recognised_by_what_is_named() {
     let named = here.filled().await;
     std::fs::remove_file(here.blobs.join("store-id")).unwrap();
     let (store, blobs) = pairing::open(&here.store, &here.blobs).await.unwrap();
-    assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
+    assert_eq!(blobs.owner().await.unwrap(), Some(store.id().await.unwrap()));
     assert!(blobs.exists(&named).await.unwrap());
 }
 
@@ -107,7 +105,7 @@ async fn an_earlier_version_that_left_blobs_which_nothing_names_is_taken_for_the
     )
     .await;
     let (store, blobs) = pairing::open(&here.store, &here.blobs).await.unwrap();
-    assert_eq!(blobs.owner().unwrap(), Some(store.id().await.unwrap()));
+    assert_eq!(blobs.owner().await.unwrap(), Some(store.id().await.unwrap()));
 }
 
 async fn connected(file: &Path) -> SqliteConnection {

@@ -1,6 +1,6 @@
 //! Combines the layers into one configuration: reads them, overlays them, and compares them with the built-in file.
 
-use super::{Config, ConfigError, DEFAULTS};
+use super::{Config, ConfigError, DEFAULTS, blobs};
 use crate::environment;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ impl Config {
         Self::layered(file, environment::variables(), flags)
     }
 
-    fn layered(
+    pub(super) fn layered(
         file: Option<&Path>,
         variables: impl Iterator<Item = (String, String)>,
         flags: &[(&str, Value)],
@@ -42,7 +42,9 @@ impl Config {
         for (key, value) in flags {
             layers.add("command line", nested(key, value.clone()));
         }
-        Self::of(layers)
+        let mut config = Self::of(layers)?;
+        config.aws = blobs::of_environment(variables);
+        Ok(config)
     }
 
     fn of(layers: Layers) -> Result<Self, ConfigError> {

@@ -55,6 +55,7 @@ impl Config {
             found.unless(there, &format!("evaluator.{key}"), "no such file or folder");
         }
         self.check_telemetry(&mut found);
+        self.check_blobs(&mut found);
         found.seconds("webhooks.retry_s", self.webhooks.retry_s);
         if let Err(error) = self.webhooks.allowed() {
             found.0.push(format!("webhooks.allow: {error}"));
@@ -149,21 +150,21 @@ impl Config {
     }
 }
 
-struct Mistakes(Vec<String>);
+pub(super) struct Mistakes(Vec<String>);
 
 impl Mistakes {
-    fn unless(&mut self, holds: bool, key: &str, why: impl fmt::Display) {
+    pub(super) fn unless(&mut self, holds: bool, key: &str, why: impl fmt::Display) {
         if !holds {
             self.0.push(format!("{key}: {why}"));
         }
     }
 
-    fn at_least_one(&mut self, key: &str, value: u64) {
+    pub(super) fn at_least_one(&mut self, key: &str, value: u64) {
         self.unless(value >= 1, key, "must be at least 1");
     }
 
     /// A year is practically unlimited, and fits every clock.
-    fn seconds(&mut self, key: &str, value: f64) {
+    pub(super) fn seconds(&mut self, key: &str, value: f64) {
         let sane = value > 0.0 && value <= 366.0 * 86_400.0;
         self.unless(sane, key, "must be above 0 and at most 366 days, in seconds");
     }

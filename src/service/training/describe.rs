@@ -76,6 +76,7 @@ async fn describe(
     let file = match service.matrix_file(&job.matrix).await {
         Ok(file) => Some(file),
         Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => None,
+        Err(error @ BlobError::Unavailable(_)) => return Err(Halt::Later(error.to_string())),
         Err(error) => return Ok(Err(error.to_string())),
     };
     let (wanted, problem, device) = (facts.clone(), job.problem, job.device.clone());

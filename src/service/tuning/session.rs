@@ -47,6 +47,8 @@ pub enum Ended {
     Answered,
     /// The device failed, with the reason; the job can be claimed again once its lease has expired.
     DeviceGone(String),
+    /// The blobs cannot be used now; the job was returned to the queue.
+    Postponed,
 }
 
 /// A worker's processing of one job.
@@ -118,6 +120,14 @@ impl Session<'_> {
                 job.state = JobState::Cancelled;
                 job.stopped_by = Some(StoppedBy::Cancelled);
                 None
+            }
+            Err(SessionError::Blobs(error @ BlobError::Unavailable(_))) => {
+                // What was measured is stored: whoever has the job next goes on from there.
+                tracing::warn!(job = %job.id, %error, "job returned to the queue");
+                self.recorder.log(format!("the job goes on later: {error}")).await?;
+                self.signals.ended.cancel();
+                self.service.store().release(self.recorder.fence()).await?;
+                return Ok(Ended::Postponed);
             }
             Err(SessionError::Pool(
                 PoolError::Unavailable { last: detail, .. } | PoolError::Failed(detail),
@@ -212,6 +222,8 @@ impl Session<'_> {
                 Err(SessionError::Stopped)
             }
             Err(error @ SessionError::Store(_)) => Err(error),
+            // That passes, and a plan without a launch stays.
+            Err(error @ SessionError::Blobs(BlobError::Unavailable(_))) => Err(error),
             Err(error) => {
                 tracing::warn!(job = %self.recorder.job.id, %error, "the plan has no launch");
                 let message = "the winner's program could not be kept; the plan has no launch";

@@ -18,6 +18,8 @@ use tracing::Instrument;
 
 /// Longest pause between attempts to open a device that does not respond.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Pause after a job that could not go on because the blobs could not be used.
+const BLOBS_PAUSE: Duration = Duration::from_secs(5);
 
 /// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -137,8 +139,13 @@ impl Worker {
         };
         let span = job_span(&job, &self.device);
         let ended = self.run_job((*job, by), fence, shutdown).instrument(span).await?;
-        if let Ended::DeviceGone(detail) = ended {
-            self.wait_for_device(detail, shutdown).await;
+        match ended {
+            Ended::Answered => {}
+            Ended::DeviceGone(detail) => self.wait_for_device(detail, shutdown).await,
+            // The next job would meet the same.
+            Ended::Postponed => {
+                shutdown.run_until_cancelled(tokio::time::sleep(BLOBS_PAUSE)).await;
+            }
         }
         Ok(true)
     }

@@ -1,12 +1,12 @@
 //! Blobs in a local folder. Each is written to a temporary file and then renamed, so that no partial blob is ever visible.
 //!
-//! Plain file operations, without the `object_store` crate: three quarters of what is needed here (staging for other
-//! processes, publishing a file by rename, file times, paths to map) is outside its interface, and two writers of one folder
-//! with different durability rules are harder to trust than one.
+//! Plain file operations, without the `object_store` crate, which serves buckets alone: three quarters of what is needed here (staging
+//! for other processes, publishing a file by rename, file times, paths to map) is outside its interface.
 
 mod keeping;
 
 use super::checking::{Checking, Verdict};
+use super::sweep::sweep;
 use super::{BlobError, BlobFacts, Blobs, LocalFile, NameOf, Result, digest_of};
 use crate::domain::Digest;
 use crate::store::private;
@@ -54,6 +54,16 @@ impl LocalBlobs {
     /// write to.
     pub fn exports(root: &Path) -> PathBuf {
         root.join(STAGING).join("exports")
+    }
+
+    /// A folder in [`Self::exports`]. Blocks.
+    pub(super) fn export_folder(root: &Path) -> io::Result<TempDir> {
+        let exports = Self::exports(root);
+        match std::fs::create_dir(&exports) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        TempDir::with_prefix_in("blobs-", exports)
     }
 
     /// The blob's path, in one of 256 folders, so that no folder becomes too long to list.
@@ -159,6 +169,35 @@ impl LocalBlobs {
 
 #[async_trait]
 impl Blobs for LocalBlobs {
+    async fn owner(&self) -> Result<Option<String>> {
+        self.blocking(Self::read_owner).await
+    }
+
+    async fn give_to(&self, id: &str) -> Result<()> {
+        let id = id.to_owned();
+        self.blocking(move |blobs| blobs.write_owner(&id)).await
+    }
+
+    async fn is_being_filled(&self) -> Result<bool> {
+        self.blocking(Self::is_filling).await
+    }
+
+    async fn begin_to_fill(&self) -> Result<()> {
+        self.blocking(Self::filling).await
+    }
+
+    async fn end_filling(&self) -> Result<()> {
+        self.blocking(Self::filled).await
+    }
+
+    async fn all(&self) -> Result<Vec<Digest>> {
+        self.blocking(Self::list).await
+    }
+
+    async fn set_aside(&self) -> Result<u64> {
+        self.blocking(|blobs| blobs.list_aside().map(|files| files.len() as u64)).await
+    }
+
     fn check_with(&self, name_of: NameOf) {
         // A second service on the same folder brings the same.
         self.checking.name_of.get_or_init(|| name_of);
@@ -196,15 +235,7 @@ impl Blobs for LocalBlobs {
     }
 
     async fn stage_folder(&self) -> Result<TempDir> {
-        let staged = |blobs: &Self| {
-            let exports = Self::exports(&blobs.root);
-            match std::fs::create_dir(&exports) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            TempDir::with_prefix_in("blobs-", exports)
-        };
-        self.blocking(staged).await
+        self.blocking(|blobs: &Self| Self::export_folder(&blobs.root)).await
     }
 
     async fn sweep_staged(&self, age: Duration) -> Result<u64> {
@@ -231,7 +262,7 @@ impl Blobs for LocalBlobs {
     }
 
     async fn local_copy(&self, digest: &Digest) -> Result<LocalFile> {
-        self.with_file(digest, |path| Ok(LocalFile { path })).await
+        self.with_file(digest, |path| Ok(LocalFile { path, _lock: None })).await
     }
 
     async fn exists(&self, digest: &Digest) -> Result<bool> {
@@ -278,47 +309,6 @@ impl Blobs for LocalBlobs {
     async fn empty_trash(&self, named: Vec<Digest>, age: Duration) -> Result<u64> {
         self.blocking(move |blobs| blobs.empty(&named, age)).await
     }
-}
-
-/// Time elapsed since then; `None` for a time in the future.
-fn passed(at: SystemTime) -> Option<Duration> {
-    SystemTime::now().duration_since(at).ok()
-}
-
-/// Removes files and folders whose name begins with `prefix` and that have not been written to for `age`, as killed
-/// processes leave them; returns their number. What cannot be removed is logged and kept. Blocks on the file system.
-pub(crate) fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "a folder of temporary files cannot be listed");
-            return 0;
-        }
-    };
-    let mut removed = 0;
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(prefix) {
-            continue;
-        }
-        // The process that works on the file may remove it first.
-        let Ok(facts) = entry.metadata() else { continue };
-        let old = facts.modified().is_ok_and(|at| passed(at) >= Some(age));
-        if !(old && (facts.is_file() || facts.is_dir())) {
-            continue;
-        }
-        // Such a folder holds the arrays of a plan that was not stored.
-        let gone = match facts.is_dir() {
-            true => std::fs::remove_dir_all(entry.path()),
-            false => std::fs::remove_file(entry.path()),
-        };
-        match gone {
-            Ok(()) => removed += 1,
-            Err(error) => {
-                tracing::warn!(file = %entry.path().display(), %error, "an old temporary file cannot be removed");
-            }
-        }
-    }
-    removed
 }
 
 #[cfg(test)]
@@ -424,7 +414,7 @@ mod tests {
         for digest in &all {
             assert!(matches!(blobs.get(digest).await, Err(BlobError::Damaged(_))));
         }
-        let aside = blobs.set_aside().unwrap();
+        let aside = blobs.list_aside().unwrap();
         assert_eq!(aside.len(), keeping::MOST_DAMAGED);
         let oldest = blobs.path(&all[0]).with_extension("damaged");
         assert!(!aside.contains(&oldest), "the oldest go first");

@@ -1,7 +1,8 @@
 //! Whose blobs a folder has, and the trash: what upkeep removes stays there for a while, and comes back when it is asked for.
 
 use super::super::checking::Read;
-use super::{DAMAGED, LocalBlobs, STAGING, passed, sweep};
+use super::super::sweep::{passed, sweep};
+use super::{DAMAGED, LocalBlobs, STAGING};
 use crate::domain::Digest;
 use crate::store::private;
 use std::fs::File;
@@ -21,7 +22,7 @@ const FILLING: &str = "restoring";
 
 impl LocalBlobs {
     /// The id of the store that the blobs belong to; `None` if the folder does not say. Blocks.
-    pub fn owner(&self) -> io::Result<Option<String>> {
+    pub(super) fn read_owner(&self) -> io::Result<Option<String>> {
         match std::fs::read_to_string(self.root.join(OWNER)) {
             Ok(text) => Ok(Some(text.trim().to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -30,7 +31,7 @@ impl LocalBlobs {
     }
 
     /// Makes the blobs those of this store. Blocks.
-    pub fn give_to(&self, id: &str) -> io::Result<()> {
+    pub(super) fn write_owner(&self, id: &str) -> io::Result<()> {
         let mut staged = NamedTempFile::with_prefix_in("blob-", self.staging())?;
         writeln!(staged, "{id}")?;
         staged.as_file().sync_all()?;
@@ -38,8 +39,8 @@ impl LocalBlobs {
         File::open(&*self.root)?.sync_all()
     }
 
-    /// Ends what [`Self::begin_to_fill`] began, if it did. Blocks.
-    pub fn end_filling(&self) -> io::Result<()> {
+    /// Ends what [`Self::filling`] began, if it did. Blocks.
+    pub(super) fn filled(&self) -> io::Result<()> {
         match std::fs::remove_file(self.root.join(FILLING)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => File::open(&*self.root)?.sync_all(),
@@ -47,26 +48,26 @@ impl LocalBlobs {
     }
 
     /// Says that the folder, which is empty, is being filled. Blocks.
-    pub fn begin_to_fill(&self) -> io::Result<()> {
+    pub(super) fn filling(&self) -> io::Result<()> {
         private::file(&self.root.join(FILLING))?;
         File::open(self.root.join(FILLING))?.sync_all()?;
         File::open(&*self.root)?.sync_all()
     }
 
     /// Whether the folder is being filled, or was when that was interrupted. Blocks.
-    pub fn is_being_filled(&self) -> io::Result<bool> {
+    pub(super) fn is_filling(&self) -> io::Result<bool> {
         self.root.join(FILLING).try_exists()
     }
 
     /// Every blob, in no particular order. Blocks.
-    pub fn all(&self) -> io::Result<Vec<Digest>> {
+    pub(super) fn list(&self) -> io::Result<Vec<Digest>> {
         let mut all = Vec::new();
         self.each_file(|name, _| all.extend(name.parse::<Digest>().ok()))?;
         Ok(all)
     }
 
     /// The files of blobs that were damaged and set aside. Blocks.
-    pub fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
+    pub(super) fn list_aside(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         self.each_file(|name, path| {
             let of_a_blob =
@@ -105,7 +106,7 @@ impl LocalBlobs {
 
     /// Damaged files are kept for who looks into the cause, but not without end.
     fn bound_set_aside(&self) -> io::Result<()> {
-        let mut files = self.set_aside()?;
+        let mut files = self.list_aside()?;
         let excess = files.len().saturating_sub(MOST_DAMAGED);
         files.sort_by_cached_key(|file| std::fs::metadata(file).and_then(|it| it.modified()).ok());
         for file in &files[..excess] {
@@ -134,7 +135,7 @@ impl LocalBlobs {
     }
 
     pub(super) fn list_older(&self, age: Duration) -> io::Result<Vec<Digest>> {
-        let mut all = self.all()?;
+        let mut all = self.list()?;
         all.retain(|digest| self.is_older(digest, age));
         Ok(all)
     }

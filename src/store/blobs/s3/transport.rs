@@ -1,0 +1,135 @@
+//! How requests reach an S3 store: HTTP/1.1 over TCP or TLS, each with its answer within a time, answers in memory.
+//!
+//! The crate `object_store` would use reqwest with TLS and HTTP/2, and by that every other client of this program. All that is asked for
+//! here is small, a range of an object at most, so an answer is read whole under the request's own time limit: a body that trickles in
+//! ends like an answer that does not come.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector as Tcp;
+use hyper_util::rt::TokioExecutor;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpService,
+};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a connection may take.
+const CONNECTING: Duration = Duration::from_secs(5);
+/// How long an unused connection is kept.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// What the store's clock is ahead of this host's, in milliseconds, as its last answer said. Ages of objects are by its clock.
+#[derive(Debug, Default)]
+pub(super) struct StoreClock(AtomicI64);
+
+impl StoreClock {
+    /// The store's time.
+    pub(super) fn now(&self) -> SystemTime {
+        let ahead = self.0.load(Ordering::Relaxed);
+        let by = Duration::from_millis(ahead.unsigned_abs());
+        let now = SystemTime::now();
+        let there = if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) };
+        there.unwrap_or(now)
+    }
+
+    fn hear(&self, date: SystemTime) {
+        let millis = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let (there, here) = (millis(date) as i64, millis(SystemTime::now()) as i64);
+        self.0.store(there - here, Ordering::Relaxed);
+    }
+}
+
+/// Makes the client of a store. `object_store`'s own options of a client are not looked at.
+#[derive(Debug)]
+pub(super) struct Transport {
+    /// Longest time from a request to the end of its answer.
+    pub limit: Duration,
+    /// Whether connections without TLS are made.
+    pub plain: bool,
+    pub clock: Arc<StoreClock>,
+}
+
+impl HttpConnector for Transport {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let mut tcp = Tcp::new();
+        tcp.set_connect_timeout(Some(CONNECTING));
+        tcp.set_nodelay(true);
+        tcp.enforce_http(false);
+        let provider = rustls::crypto::ring::default_provider();
+        let tls = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider);
+        let tls = tls.or_else(|error| match self.plain {
+            // There is nothing to trust where nothing is encrypted.
+            true => Ok(HttpsConnectorBuilder::new()
+                .with_tls_config(without_roots().map_err(io::Error::other)?)),
+            false => Err(error),
+        });
+        let tls = tls.map_err(|source| object_store::Error::Generic {
+            store: "S3",
+            source: format!("the system's certificates cannot be read: {source}").into(),
+        })?;
+        let tls = if self.plain { tls.https_or_http() } else { tls.https_only() };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE)
+            .pool_timer(hyper_util::rt::TokioTimer::new())
+            .build(tls.enable_http1().wrap_connector(tcp));
+        let Self { limit, ref clock, .. } = *self;
+        Ok(HttpClient::new(Connected { client, limit, clock: Arc::clone(clock) }))
+    }
+}
+
+/// TLS that trusts nobody.
+fn without_roots() -> Result<rustls::ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    Ok(config?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
+}
+
+#[derive(Debug)]
+struct Connected {
+    client: Client<HttpsConnector<Tcp>, HttpRequestBody>,
+    limit: Duration,
+    clock: Arc<StoreClock>,
+}
+
+#[async_trait]
+impl HttpService for Connected {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let exchange = async {
+            let answer = self.client.request(request).await.map_err(of_client)?;
+            let (head, body) = answer.into_parts();
+            let body: Bytes = body.collect().await.map_err(of_body)?.to_bytes();
+            Ok::<_, HttpError>(HttpResponse::from_parts(head, body.into()))
+        };
+        let answer = tokio::time::timeout(self.limit, exchange).await.map_err(|_| {
+            let why = format!("no complete answer within {} s", self.limit.as_secs_f32());
+            HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, why))
+        })??;
+        let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+        if let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) {
+            self.clock.hear(date);
+        }
+        Ok(answer)
+    }
+}
+
+fn of_client(error: hyper_util::client::legacy::Error) -> HttpError {
+    let kind = match error.is_connect() {
+        true => HttpErrorKind::Connect,
+        // The server may have done what it was asked for.
+        false => HttpErrorKind::Interrupted,
+    };
+    HttpError::new(kind, error)
+}
+
+fn of_body(error: hyper::Error) -> HttpError {
+    HttpError::new(HttpErrorKind::Interrupted, error)
+}
