@@ -158,7 +158,8 @@ pub enum StoreError {
     /// It would exceed a limit of the caller.
     #[error("{0}")]
     Quota(#[source] QuotaExceeded),
-    /// Another connection held the database for too long, or no connection was free: the same call may succeed later.
+    /// Another connection held the database for too long, no connection was free, or the server was gone for a moment: the same call may
+    /// succeed later.
     #[error("the store is busy: {0}")]
     Busy(#[source] Cause),
     /// The disk, a quota or the database's own limit is reached: the same call may succeed once there is room.

@@ -78,9 +78,9 @@ async fn measure(name: &str, store: Arc<dyn Store>) {
         })
         .await;
         let mut fences = Vec::new();
-        for worker in 0..workers {
+        for (worker, own) in stores.iter().enumerate() {
             let new = new_job(&matrix, &format!("trials {workers} {worker}"), 0);
-            created(stores[worker].submit(&new).await.unwrap());
+            created(own.submit(&new).await.unwrap());
             fences.push(claim(&*store, "w", 3_600_000).await.unwrap());
         }
         let trials = rate(workers, |worker, n| {

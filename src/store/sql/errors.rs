@@ -12,11 +12,29 @@ impl From<sqlx::Error> for StoreError {
         let kind: Kind = match &error {
             sqlx::Error::PoolTimedOut => Self::Busy,
             sqlx::Error::Io(cause) if is_full(cause) => Self::Full,
+            // A server that is started again, or another that takes its place.
+            sqlx::Error::Io(cause) if is_of_network(cause) => Self::Busy,
             sqlx::Error::Database(cause) => of_database(&**cause),
             _ => Self::Backend,
         };
         kind(error.into())
     }
+}
+
+fn is_of_network(cause: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        cause.kind(),
+        ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NotConnected
+            | ErrorKind::TimedOut
+            | ErrorKind::UnexpectedEof
+    )
 }
 
 fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
@@ -37,8 +55,12 @@ fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
 /// By SQLSTATE, as https://www.postgresql.org/docs/current/errcodes-appendix.html lists them.
 fn of_postgres(code: &str) -> Kind {
     match code {
-        // Serialisation failure, deadlock, lock timeout, statement timeout, too many connections, still starting.
-        "40001" | "40P01" | "55P03" | "57014" | "53300" | "57P03" => StoreError::Busy,
+        // Serialisation failure, deadlock, lock timeout, statement timeout, too many connections; ended by an administrator, or by a crash;
+        // still starting.
+        "40001" | "40P01" | "55P03" | "57014" | "53300" | "57P01" | "57P02" | "57P03" => {
+            StoreError::Busy
+        }
+        _ if code.starts_with("08") => StoreError::Busy,
         // Disk full, and a limit of the configuration.
         "53100" | "53400" => StoreError::Full,
         // A right that is missing can be granted.

@@ -1,6 +1,6 @@
 //! A statement with its parameters, executed on either database.
 
-use super::{Executor, Pool, PostgresPool, dialect};
+use super::{Executor, Pool, PostgresPool, dialect, is_cut};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, FromRow, Postgres, SqlSafeStr, SqlStr, Sqlite};
@@ -107,7 +107,6 @@ impl Done {
 macro_rules! arguments {
     ($values:expr, $arguments:ty) => {{
         let mut arguments = <$arguments>::default();
-        arguments.reserve($values.len(), 16 * $values.len());
         for value in $values {
             let added = match value {
                 Value::Int(value) => arguments.add(value),
@@ -139,17 +138,26 @@ macro_rules! run {
                 let arguments = arguments!(values, SqliteArguments);
                 sqlx::$make::<Sqlite, _, _>(text, arguments).$method(connection).await
             }
-            Executor::Pool(Pool::Postgres(PostgresPool { pool, pooled })) => {
+            Executor::Pool(Pool::Postgres(PostgresPool { pool, pooled: false })) => {
+                let text = dialect::translated(text);
+                let arguments = arguments!(values.iter().cloned(), PgArguments);
+                let query = sqlx::$make::<Postgres, _, _>(text.clone(), arguments);
+                match query.$method(pool).await {
+                    // Of a server that was started again. What is asked of a pool and answered with rows reads.
+                    Err(error) if is_cut(&error) => {
+                        let arguments = arguments!(values, PgArguments);
+                        sqlx::$make::<Postgres, _, _>(text, arguments).$method(pool).await
+                    }
+                    found => found,
+                }
+            }
+            Executor::Pool(Pool::Postgres(PostgresPool { pool, pooled: true })) => {
                 let arguments = arguments!(values, PgArguments);
                 let query = sqlx::$make::<Postgres, _, _>(dialect::translated(text), arguments);
-                if *pooled {
-                    let mut tx = pool.begin().await?;
-                    let found = query.persistent(false).$method(&mut *tx).await?;
-                    tx.commit().await?;
-                    Ok(found)
-                } else {
-                    query.$method(pool).await
-                }
+                let mut tx = pool.begin().await?;
+                let found = query.persistent(false).$method(&mut *tx).await?;
+                tx.commit().await?;
+                Ok(found)
             }
             Executor::Postgres { connection, pooled } => {
                 let arguments = arguments!(values, PgArguments);
