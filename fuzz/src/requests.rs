@@ -136,7 +136,7 @@ async fn served(folder: &Path, secret: Option<&str>) -> (Router, Tokens, String)
         max_upload_bytes: 1 << 20,
         ..ServiceSettings::default()
     };
-    let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
+    let service = Service::new(Arc::new(store), blobs, settings);
     let bundle = include_bytes!("../seeds/bundle/spmm.stplan");
     let device =
         Bundle::from_bytes(bundle.to_vec()).expect("a bundle of ours").plan().device.clone();

@@ -28,7 +28,7 @@ pub async fn run(args: RetentionArgs) -> anyhow::Result<ExitCode> {
         say("no rule is set ([retention] in the configuration): everything is kept")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (store, blobs) = pairing::open_with(&file, &place, serve::opening(&config)).await?;
+    let (store, blobs) = pairing::open_with(&file, &folder, serve::opening(&config)).await?;
     let service = Service::new(Arc::new(store), blobs, serve::settings(&config));
     let going = service.going(&rules).await?;
     let gone = match args.dry_run {
