@@ -33,7 +33,7 @@ impl Behind {
 
     async fn refusal(&self) -> String {
         let place = BlobPlace::Bucket(Box::new(self.settings.clone()));
-        let refused = place.open().await.err().expect("it was opened").to_string();
+        let refused = place.open().await.expect_err("it was opened").to_string();
         assert!(!refused.contains(SECRET), "{refused}");
         refused
     }

@@ -183,7 +183,7 @@ mod tests {
             ("AWS_CONDITIONAL_PUT", "disabled"),
             ("AWS_ALLOW_HTTP", "true"),
         ];
-        let found = settings(&[there.clone()], &variables);
+        let found = settings(std::slice::from_ref(&there), &variables);
         assert_eq!((found.bucket.as_str(), found.prefix.as_str()), ("my-bucket", "a/b"));
         let names: Vec<&str> = found.options.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["aws_access_key_id", "aws_session_token"]);

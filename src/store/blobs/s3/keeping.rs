@@ -8,7 +8,7 @@ use crate::store::BlobFacts;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 const BLOBS: &str = "blobs";
@@ -124,7 +124,7 @@ impl Inner {
         Ok(each.buffered(AT_ONCE).try_collect().await?)
     }
 
-    async fn list_put(&self) -> Result<(HashMap<Digest, Facts>, HashMap<Digest, Facts>)> {
+    async fn list_put(&self) -> Result<(BTreeMap<Digest, Facts>, BTreeMap<Digest, Facts>)> {
         // The marks last: one that is written meanwhile is seen.
         let blobs = list(&self.bucket, BLOBS).await?;
         Ok((blobs, list(&self.bucket, MARKS).await?))
@@ -234,7 +234,7 @@ impl Inner {
 }
 
 /// The objects of a folder that are named by digests.
-async fn list(bucket: &Bucket, folder: &str) -> Result<HashMap<Digest, Facts>> {
+async fn list(bucket: &Bucket, folder: &str) -> Result<BTreeMap<Digest, Facts>> {
     let listed = bucket.list(folder).await?;
     Ok(listed.into_iter().filter_map(|(name, facts)| Some((name.parse().ok()?, facts))).collect())
 }
