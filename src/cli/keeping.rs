@@ -94,7 +94,7 @@ fn file(config: &Config, command: &str, instead: &str) -> anyhow::Result<PathBuf
     let file = place.file().with_context(|| {
         format!(
             "{command} is for a store in a file, and this one is {place}: use `{instead}` for the database, before the blobs are copied \
-             (docs/keeping.md)"
+             (docs/postgres.md)"
         )
     })?;
     Ok(file.to_owned())
