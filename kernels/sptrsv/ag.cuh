@@ -6,7 +6,7 @@
 // refuses: orders that `ops/sptrsv/progress.rs` does not prove free of deadlock
 //
 // AG-SpTRSV (TACO 2024), section 4.2. What differs: the value is the flag (wait.cuh); rows of one node hand their values
-// on through shared memory instead of L2; the subwarps of a warp wait in one loop, in which each goes on by itself.
+// on through shared memory instead of L2; every shuffle and vote names the lanes of one subwarp, which all take part.
 #pragma once
 #include "sptrsv/wait.cuh"
 
@@ -158,7 +158,7 @@ struct AgSolver : AgArguments<Config> {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             const bool inside = at + u * stride < end;
-            // Beyond the end the first entry is read again, a valid address, and nothing is polled.
+            // Beyond the end the first entry's address is polled again: the same line, and a valid one.
             const u32 from = inside ? at + u * stride : at;
             batch.col[u] = col_at(from);
             batch.val[u] = inside ? val_at(from) : Value(0);
@@ -176,10 +176,7 @@ struct AgSolver : AgArguments<Config> {
     __device__ __forceinline__ void poll_outer(Batch& batch) {
         Slot slot[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            // What has come is not asked for again: each poll delays those of others.
-            if (batch.outer >> u & 1) slot[u] = Sync::load(this->work + batch.col[u]);
-        }
+        for (int u = 0; u < kUnroll; ++u) slot[u] = Sync::load(this->work + batch.col[u]);
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             Value value;
@@ -230,127 +227,97 @@ struct AgSolver : AgArguments<Config> {
         if (publishes && Sync::kResets) Sync::reset(this->other + row);
     }
 
-    // Where a subwarp is in its node. Subwarps of one warp are at different places, but poll and vote together, `team` being all that have
-    // work of this kind: apart, each would wait for its own loads while the others stand still, and a level would take as many
-    // times as long as there are subwarps that wait (H100: 1,700 ns instead of 600 with four of them).
-
     // All lanes of the subwarp share each row, one row after the other.
-    __device__ __forceinline__ void collaborate(u32 end, u32 team) {
-        u32 row = first;
-        Head head = head_of(row), ahead = head;
-        if (row + 1 < end) ahead = head_of(row + 1);
-        u32 at = __ldg(this->row_ptr + row) + lane;
-        Value divisor = divisor_of(head.diagonal), sum = 0;
-        Batch batch;
-        batch.outer = batch.inner = 0;
-        bool fetched = false, lost = false, solved = false;
-        u32 rounds = 0;
-        do {
-            const bool looks = Config::kWaits && watchdog.is_time(rounds);
-            if (!solved && !lost) {
-                if (!fetched && at < head.end) {
-                    fetch(batch, at, head.end, kLanes);
-                    at += kLanes * kUnroll;
-                    // Rows of this node before this one are solved, and the barrier below has shown them.
-                    poll_inner(batch);
-                    if (!Config::kWaits) read_outer(batch);
-                    fetched = true;
-                }
-                if (batch.outer != 0) {
+    __device__ __forceinline__ void collaborate(u32 end) {
+        u32 begin = __ldg(this->row_ptr + first);
+        Head ahead = head_of(first);
+        for (u32 row = first; row < end; ++row) {
+            const Head head = ahead;
+            if (row + 1 < end) ahead = head_of(row + 1);
+            const Value divisor = divisor_of(head.diagonal);
+            Value sum = 0;
+            bool lost = false;
+            for (u32 at = begin + lane; at < head.end; at += kLanes * kUnroll) {
+                Batch batch;
+                fetch(batch, at, head.end, kLanes);
+                // Rows of this node before this one are solved, and the barrier below has shown them.
+                poll_inner(batch);
+                if (!Config::kWaits) read_outer(batch);
+                while (batch.outer != 0) {
                     poll_outer(batch);
-                    if (looks && batch.outer != 0) lost = watchdog.expires();
+                    if (batch.outer != 0 && watchdog.gives_up()) {
+                        lost = true;
+                        break;
+                    }
                 }
-                if (fetched && batch.outer == 0) {
-                    accumulate(batch, sum);
-                    fetched = false;
-                }
+                accumulate(batch, sum);
             }
-            const bool open = fetched || at < head.end;
-            const u32 waiting = __ballot_sync(team, !solved && open);
+            begin = head.end;
             // A partial sum must not be published: a reader would take it for the value.
-            if (Config::kWaits && (__ballot_sync(team, lost) & mask) != 0) solved = true;
-            const bool ready = !solved && (waiting & mask) == 0;
-            if (__any_sync(team, ready)) {
-                Value total = sum;
+            if (Config::kWaits && __any_sync(mask, lost)) return;
 #pragma unroll
-                for (int offset = kLanes / 2; offset > 0; offset /= 2) total += __shfl_xor_sync(team, total, offset);
-                if (ready) {
-                    if (lane == 0) finish(row, divided(head.b - total, divisor));
-                    at = head.end + lane;
-                    head = ahead;
-                    divisor = divisor_of(head.diagonal);
-                    sum = 0;
-                    solved = ++row >= end;
-                    if (row + 1 < end) ahead = head_of(row + 1);
-                }
-                __syncwarp(team);
-            }
-        } while (__any_sync(team, !solved));
+            for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
+            if (lane == 0) finish(row, divided(head.b - sum, divisor));
+            __syncwarp(mask);
+        }
     }
 
     // One row per lane. Rows of one node may need one another, so no lane may spin on its own: in each round every lane
     // takes what there is, those that are ready publish, and all meet at the vote. The lowest row not yet solved needs
     // only solved rows and other nodes, so each round brings the node on once those are there.
-    __device__ __forceinline__ void individually(u32 end, u32 team) {
+    __device__ __forceinline__ void individually(u32 end) {
         if (this->span > 1) {
             for (u32 i = lane; i < end - first; i += kLanes) local[i] = Bits<Value>::kAbsent;
-            __syncwarp(team);
+            __syncwarp(mask);
         }
-        u32 row = first + lane, at = 0;
-        Head head{0, Value(0), Value(1)};
-        Value divisor = 1, sum = 0;
-        Batch batch;
-        batch.outer = batch.inner = 0;
-        bool fetched = false, begun = false, solved = row >= end;
-        u32 rounds = 0;
-        do {
-            const bool looks = Config::kWaits && watchdog.is_time(rounds);
-            bool ready = false;
+        for (u32 chunk = first; chunk < end; chunk += kLanes) {
+            const u32 row = chunk + lane;
+            bool solved = row >= end;
+            u32 at = 0;
+            Head head{0, Value(0), Value(1)};
             if (!solved) {
-                if (!begun) {
-                    at = __ldg(this->row_ptr + row);
-                    head = head_of(row);
-                    divisor = divisor_of(head.diagonal);
-                    sum = 0;
-                    begun = true;
-                }
-                if (!fetched && at < head.end) {
-                    fetch(batch, at, head.end, 1);
-                    at += kUnroll;
-                    fetched = true;
-                }
-                if (batch.outer != 0) {
-                    if (Config::kWaits) {
-                        poll_outer(batch);
-                    } else {
-                        read_outer(batch);
+                at = __ldg(this->row_ptr + row);
+                head = head_of(row);
+            }
+            const Value divisor = divisor_of(head.diagonal);
+            Value sum = 0;
+            Batch batch;
+            batch.outer = batch.inner = 0;
+            bool fetched = false;
+            do {
+                bool ready = false;
+                if (!solved) {
+                    if (!fetched && at < head.end) {
+                        fetch(batch, at, head.end, 1);
+                        at += kUnroll;
+                        fetched = true;
+                    }
+                    if (batch.outer != 0) {
+                        if (Config::kWaits) {
+                            poll_outer(batch);
+                        } else {
+                            read_outer(batch);
+                        }
+                    }
+                    if (batch.inner != 0) poll_inner(batch);
+                    if ((batch.outer | batch.inner) == 0) {
+                        if (fetched) accumulate(batch, sum);
+                        fetched = false;
+                        ready = at >= head.end;
+                    } else if (Config::kWaits && watchdog.gives_up()) {
+                        // Rows that wait for this one in the same node end by their own watchdogs.
+                        solved = true;
                     }
                 }
-                if (batch.inner != 0) poll_inner(batch);
-                if ((batch.outer | batch.inner) == 0) {
-                    if (fetched) accumulate(batch, sum);
-                    fetched = false;
-                    ready = at >= head.end;
-                } else if (looks && watchdog.expires()) {
-                    // Rows that wait for this one in the same node end by their own watchdogs.
+                // All have read before any writes, and all that is written is seen in the next round.
+                __syncwarp(mask);
+                if (ready) {
+                    finish(row, divided(head.b - sum, divisor));
                     solved = true;
-                    batch.outer = batch.inner = 0;
-                    fetched = false;
                 }
-            }
-            // All have read before any writes, and all that is written is seen in the next round.
-            __syncwarp(team);
-            if (ready) {
-                finish(row, divided(head.b - sum, divisor));
-                solved = true;
-            }
-            // The node's next rows, one for each lane, once these are solved.
-            if ((__ballot_sync(team, !solved) & mask) == 0 && row - lane + kLanes < end) {
-                row += kLanes;
-                solved = row >= end;
-                begun = false;
-            }
-        } while (__any_sync(team, !solved));
+                __syncwarp(mask);
+            } while (__any_sync(mask, !solved));
+        }
     }
 
     // Reads the entries of all the group's nodes with all lanes of the warp (section 4.2.2, collaborative read).
@@ -388,15 +355,12 @@ struct AgSolver : AgArguments<Config> {
             // The flag is the same for all tasks of a group.
             staged = Config::kStages && (task.y & kStages) != 0;
             if (staged) read_group(first, last);
-            const bool shares = (Config::kModes & kModeCollaborative) && (task.y & kCollaborates);
-            const bool works = first < last;
-            if (Config::kModes & kModeCollaborative) {
-                const u32 team = __ballot_sync(kAllLanes, works && shares);
-                if (works && shares) collaborate(last, team);
-            }
-            if (Config::kModes & kModeIndividual) {
-                const u32 team = __ballot_sync(kAllLanes, works && !shares);
-                if (works && !shares) individually(last, team);
+            if (first < last) {
+                if ((Config::kModes & kModeCollaborative) && (task.y & kCollaborates)) {
+                    collaborate(last);
+                } else if (Config::kModes & kModeIndividual) {
+                    individually(last);
+                }
             }
             // All lanes meet before the buffers are used again; if one gave up, the whole warp ends.
             if (Config::kWaits) {

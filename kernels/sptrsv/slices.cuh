@@ -184,17 +184,12 @@ struct ZeroSlot<Packed<double>> {
     static __device__ __forceinline__ PackedDouble of(u32 epoch) { return PackedDouble{0, epoch}; }
 };
 
-// Whether a wait that the watchdog ends is left at once, or with what is missing counted as 0, by the loop's one way out. With eight loads in
-// flight the first made systems of few rows 16 % faster, with four the second made those that are not rewritten 5 to 8 % faster (H100).
-template <typename Config>
-constexpr bool kLeavesAtOnce = Config::kUnroll > 4;
-
-// Adds kUnroll terms in x, waiting for those that are not there yet. If the watchdog ended the wait, it has expired, or this is false.
+// Adds kUnroll terms in x, waiting for those that are not there yet. False: the watchdog ended the wait.
 //
 // A slot is its own mark of what is missing: nothing else is kept for it, so that registers are left for more warps.
 template <typename Config, typename Work>
 __device__ __forceinline__ bool add_unknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work,
-                                            u32 epoch, Watchdog& watchdog, u32& misses,
+                                            u32 epoch, Watchdog& watchdog,
                                             typename Config::Value (&sum)[Config::kColumns]) {
     using Value = typename Config::Value;
     using Sync = typename Config::Sync;
@@ -217,7 +212,7 @@ __device__ __forceinline__ bool add_unknown(const Terms<Config>& terms, u32 colu
             for (int c = 0; c < Config::kColumns; ++c) missing |= !Sync::unpack(found[u][c], epoch, value);
         }
         if (!missing) break;
-        if (kLeavesAtOnce<Config> && watchdog.gives_up(misses)) return false;
+        if (watchdog.gives_up()) return false;
         if (Config::kPause > 0) __nanosleep(Config::kPause * 32);
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
@@ -230,29 +225,14 @@ __device__ __forceinline__ bool add_unknown(const Terms<Config>& terms, u32 colu
                 }
             }
         }
-        if (!kLeavesAtOnce<Config> && watchdog.gives_up(misses)) {
-#pragma unroll
-            for (int u = 0; u < Config::kUnroll; ++u) {
-#pragma unroll
-                for (int c = 0; c < Config::kColumns; ++c) found[u][c] = ZeroSlot<Sync>::of(epoch);
-            }
-        }
     }
-    // In pairs, so that fewer additions follow one another; always the same ones.
 #pragma unroll
-    for (int c = 0; c < Config::kColumns; ++c) {
-        Value part[Config::kUnroll];
+    for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
-        for (int u = 0; u < Config::kUnroll; ++u) {
+        for (int c = 0; c < Config::kColumns; ++c) {
             Sync::unpack(found[u][c], epoch, value);
-            part[u] = terms.val[u] * value;
+            sum[c] += terms.val[u] * value;
         }
-#pragma unroll
-        for (int half = Config::kUnroll / 2; half > 0; half /= 2) {
-#pragma unroll
-            for (int u = 0; u < half; ++u) part[u] += part[u + half];
-        }
-        sum[c] += part[0];
     }
     return true;
 }
@@ -274,7 +254,6 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
     u32 s = Config::kTake == Take::kTicket ? take(0) : a.first + warp;
     if (s >= a.end) return;
     uint4 meta = a.meta[s];
-    u32 misses = 0;
     while (true) {
         // The next slice is known before this one is done: its description is on its way during the wait.
         const u32 next = take(s);
@@ -292,11 +271,10 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
         bool there = true;
         for (int t = 0; t < lane.x_steps && there; t += Config::kUnroll) {
             if (t > 0) terms.fetch(a, lane.x_at + t * Config::kWidth, lane.x_steps - t);
-            there = add_unknown<Config>(terms, column, a.rhs, work, epoch, watchdog, misses, sum);
+            there = add_unknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
         }
         // If one lane gives up, its whole warp ends: no partial sum is published.
-        const bool solved = kLeavesAtOnce<Config> ? there : !watchdog.expired;
-        if (!__all_sync(kAllLanes, solved)) return;
+        if (!__all_sync(kAllLanes, there)) return;
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
             for (int reach = (Config::kRhsLanes << lane.log_lanes) >> 1; reach >= Config::kRhsLanes; reach >>= 1) {

@@ -145,9 +145,9 @@ struct Packed<double> {
     static __device__ __forceinline__ void reset(Slot*) {}
 };
 
-// Ends a wait that lasts too long. Whoever waits asks after each poll that found nothing, with a counter of its own; most of the time that is
-// an addition. Every kLook-th time it reads the clock and the status of the call, which a thread that gives up sets to 1, so that all
-// waiting threads leave soon after the first. Once expired it stays expired.
+// Ends a wait that lasts too long. A thread calls `gives_up` after each poll that found nothing; most of the time
+// that is an addition. Every kLook-th time it reads the clock and the status of the call, which a thread that gives
+// up sets to 1, so that all waiting threads leave soon after the first. Once expired it stays expired.
 struct Watchdog {
     static constexpr u32 kLook = 64;
     static_assert((kLook & (kLook - 1)) == 0, "the misses are counted with a mask");
@@ -156,16 +156,13 @@ struct Watchdog {
     u32* status;
     // The clock is first read at the first look: a kernel that never waits long never pays for it.
     u64 start = 0;
+    u32 misses = 0;
     bool expired = false;
 
     __device__ __forceinline__ Watchdog(u64 deadline_ns_, u32* status_) : deadline_ns(deadline_ns_), status(status_) {}
 
-    __device__ __forceinline__ bool gives_up(u32& misses) { return is_time(misses) && expires(); }
-
-    // For loops in which threads of one warp count together and only some of them wait.
-    static __device__ __forceinline__ bool is_time(u32& rounds) { return (++rounds & (kLook - 1)) == 0; }
-    __device__ __forceinline__ bool expires() {
-        if (!expired) look();
+    __device__ __forceinline__ bool gives_up() {
+        if ((++misses & (kLook - 1)) == 0 && !expired) look();
         return expired;
     }
 
