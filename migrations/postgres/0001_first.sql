@@ -29,7 +29,8 @@ CREATE FUNCTION json_replace(body TEXT, path TEXT, part JSON) RETURNS TEXT LANGU
 $$ SELECT CASE WHEN json_text(body, path) IS NULL THEN body ELSE
        CAST(jsonb_set(CAST(body AS jsonb), string_to_array(substr(path, 3), '.'), CAST(part AS jsonb), false) AS text) END $$;
 
-CREATE FUNCTION json_valid(body TEXT) RETURNS BOOLEAN LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS
+-- Its EXCEPTION needs a subtransaction, which parallel plans may not have.
+CREATE FUNCTION json_valid(body TEXT) RETURNS BOOLEAN LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL UNSAFE AS
 $$ BEGIN PERFORM CAST(body AS json); RETURN true; EXCEPTION WHEN data_exception THEN RETURN false; END $$;
 
 CREATE FUNCTION unhex(digits TEXT) RETURNS BYTEA LANGUAGE SQL IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT decode(digits, 'hex') $$;

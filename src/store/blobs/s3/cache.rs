@@ -19,6 +19,9 @@ pub(in crate::store::blobs) const STAGING: &str = "staging";
 /// Begins the names of copies that are being fetched.
 pub(super) const FETCHED: &str = "fetch-";
 
+/// Names a folder as one whose contents may be removed at any time.
+const MARK: &str = "sparsetune-blob-cache";
+
 #[derive(Debug)]
 pub(super) struct Cache {
     root: PathBuf,
@@ -50,8 +53,19 @@ pub(super) enum Turn {
 }
 
 impl Cache {
-    /// Opens the folder, and creates it if it is missing. Blocks, as all that follows does.
+    /// Opens the folder, and creates it if it is missing. A folder with other contents is refused: room is made by removing files. Blocks,
+    /// as all that follows does.
     pub(super) fn open(root: &Path, most: u64) -> io::Result<Self> {
+        private::folder(root)?;
+        let mark = root.join(MARK);
+        if std::fs::read_dir(root)?.next().is_some() && !mark.is_file() {
+            let why = format!(
+                "{} has other files and is no cache of blobs: `data.blob_cache` names an empty folder, or one of its own",
+                root.display()
+            );
+            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+        }
+        private::file(&mark)?;
         private::folder(&root.join(STAGING))?;
         Ok(Self { root: root.canonicalize()?, most, clearing: Mutex::default() })
     }
@@ -186,7 +200,11 @@ impl Cache {
                 // What is removed meanwhile takes nothing.
                 let Ok(facts) = entry.metadata() else { continue };
                 let name = entry.file_name();
-                let counts = !coming || name.to_string_lossy().starts_with(FETCHED);
+                let name = name.to_string_lossy();
+                let counts = match coming {
+                    true => name.starts_with(FETCHED),
+                    false => name.parse::<Digest>().is_ok(),
+                };
                 if facts.is_file() && counts {
                     let (path, bytes, used) = (entry.path(), facts.len(), facts.modified()?);
                     copies.push(Kept { path, bytes, used });
@@ -268,6 +286,22 @@ mod tests {
         assert!(cache.make_room(25).unwrap());
         assert!(!cache.make_room(31).unwrap(), "more than there ever is");
         assert_eq!(cache.taken(), 0);
+    }
+
+    #[test]
+    fn files_of_others_are_neither_taken_over_nor_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("ab")).unwrap();
+        let refused = Cache::open(folder.path(), 30).unwrap_err().to_string();
+        assert!(refused.contains("is no cache of blobs"), "{refused}");
+        std::fs::remove_dir(folder.path().join("ab")).unwrap();
+        let cache = Cache::open(folder.path(), 30).unwrap();
+        std::fs::create_dir(folder.path().join("ab")).unwrap();
+        let other = folder.path().join("ab/letter");
+        std::fs::write(&other, [0; 40]).unwrap();
+        assert!(cache.make_room(30).unwrap() && other.exists());
+        drop(cache);
+        assert!(Cache::open(folder.path(), 30).is_ok(), "its own");
     }
 
     #[test]
