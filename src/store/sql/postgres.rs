@@ -19,6 +19,13 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
 const OLDEST_SERVER: u32 = 130_000;
 /// A connection that was idle for longer is asked whether it is still one: its server may have been started again.
 const TRUSTED: Duration = Duration::from_secs(1);
+/// Longest time that a transaction may wait for its client, so that what one has locked whose host has vanished is free again; and one that
+/// holds the lock for publishing, during which a blob is stored.
+const LONGEST_IDLE: Duration = Duration::from_secs(120);
+const LONGEST_PUBLISHING: Duration = Duration::from_secs(600);
+/// The server notices within two minutes that a host is gone; through a socket file these say nothing.
+const KEEPALIVES: &str =
+    "SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 15; SET tcp_keepalives_count = 4";
 
 /// Options for opening a store on a server; the default is what the service uses.
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +117,9 @@ impl Server {
         })?;
         let mut tx = pool.begin("BEGIN").await?;
         let take = format!(
-            "{}; SET LOCAL idle_in_transaction_session_timeout = 0; SELECT pg_advisory_xact_lock({})",
+            "{}; SET LOCAL idle_in_transaction_session_timeout = {}; SELECT pg_advisory_xact_lock({})",
             locally(PUBLISHING_PATIENCE),
+            LONGEST_PUBLISHING.as_millis(),
             lock(&self.schema, "publishing")
         );
         run(&mut tx, take).await?;
@@ -144,15 +152,19 @@ impl SqlStore {
             Some(_) => options,
             None => options.application_name("sparsetune"),
         };
+        let local = if how.pooled { "LOCAL " } else { "" };
         let limits = format!(
-            "statement_timeout = {}; SET {}lock_timeout = {}",
+            "statement_timeout = {}; SET {local}lock_timeout = {}; SET {local}idle_in_transaction_session_timeout = {}",
             how.statement_timeout.as_millis(),
-            if how.pooled { "LOCAL " } else { "" },
-            how.lock_timeout.as_millis()
+            how.lock_timeout.as_millis(),
+            LONGEST_IDLE.as_millis()
         );
         let (session, begin) = match how.pooled {
             true => (None, AssertSqlSafe(format!("BEGIN; SET LOCAL {limits}")).into_sql_str()),
-            false => (Some(Arc::<str>::from(format!("SET {limits}"))), "BEGIN".into_sql_str()),
+            false => (
+                Some(Arc::<str>::from(format!("SET {limits}; {KEEPALIVES}"))),
+                "BEGIN".into_sql_str(),
+            ),
         };
         let pool = PgPoolOptions::new()
             .max_connections(how.connections.max(2))

@@ -102,11 +102,17 @@ impl Pool {
                 Connection::Sqlite(Link::Transaction(tx))
             }
             Self::Postgres(PostgresPool { pool, pooled }) => {
-                let begun = match pool.begin_with(statement.clone()).await {
-                    // Of a server that was started again: nothing was done yet, so another connection may do it.
-                    Err(error) if is_cut(&error) => pool.begin_with(statement).await?,
-                    begun => begun?,
-                };
+                let own = pool.clone();
+                // To its end, whoever waits for it: of a BEGIN that is given up halfway the driver knows nothing, and the connection would go
+                // back to the pool within a transaction, in which later statements are answered and not kept.
+                let begun = tokio::spawn(async move {
+                    match own.begin_with(statement.clone()).await {
+                        // Of a server that was started again: nothing was done yet, so another connection may do it.
+                        Err(error) if is_cut(&error) => own.begin_with(statement).await,
+                        begun => begun,
+                    }
+                });
+                let begun = begun.await.map_err(|_| sqlx::Error::BeginFailed)??;
                 Connection::Postgres { link: Link::Transaction(begun), pooled: *pooled }
             }
         })
