@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const JOBS: i64 = 60;
+/// Enough for several crashes, however fast the machine is.
+const JOBS: i64 = 300;
 const TRIALS: u32 = 8;
 
 /// Calls until the answer is not that the server is gone for a moment.
@@ -46,7 +47,7 @@ async fn work(store: Arc<dyn Store>, owner: String, done: Arc<AtomicUsize>) {
         for ordinal in 0..TRIALS {
             let trials = [trial(&job.id, ordinal, 1.0)];
             match patiently!(store.record_trials(fence, &trials)) {
-                Ok(()) => tokio::time::sleep(Duration::from_millis(3)).await,
+                Ok(()) => tokio::time::sleep(Duration::from_millis(10)).await,
                 Err(StoreError::Fenced(_)) => held = false,
                 Err(error) => panic!("{error}"),
             }

@@ -143,9 +143,8 @@ impl Inspection {
 
     /// The share of all entries that are in rows of more than `lower` and at most `upper` entries.
     pub fn share_within(&self, lower: u32, upper: u32) -> f64 {
-        let within = self.row_lengths.iter().filter(|row| row.0 > lower && row.0 <= upper);
-        let entries: u64 = within.map(|row| u64::from(row.0) * row.1).sum();
-        entries as f64 / self.nnz.max(1) as f64
+        let within = self.row_lengths.iter().filter(|row| (lower + 1..=upper).contains(&row.0));
+        within.map(|row| f64::from(row.0) * row.1 as f64).sum::<f64>() / self.nnz.max(1) as f64
     }
 
     /// Rows above `threshold` cut into segments of at most `chunk` entries, roughly: lengths are taken to a power of two.
