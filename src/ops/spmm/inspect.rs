@@ -7,12 +7,11 @@ use super::radix;
 use super::similarity::{self, Overlap};
 use super::tiled_model::sample::{self, Sampled};
 use crate::sparse::Csr;
+pub use caches::{LOCALITY_PAYS, Locality};
 use caches::{NEAR_ROWS, locality, promise};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-pub use caches::{LOCALITY_PAYS, Locality};
 
 /// Panel heights for which reuse is computed.
 pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
