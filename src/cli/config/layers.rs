@@ -220,6 +220,14 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_may_stand_in_for_a_device() {
+        let given = with("[devices]\nuse = ['replay:a.jsonl', 'cpu']").unwrap();
+        assert_eq!(given.devices.r#use, ["replay:a.jsonl", "cpu"]);
+        let refused = with("[devices]\nuse = ['replay:']").unwrap_err().to_string();
+        assert!(refused.contains("devices.use:"), "{refused}");
+    }
+
+    #[test]
     fn spans_go_nowhere_where_the_binary_cannot_send_them() {
         let given = with("[telemetry]\notlp_endpoint = 'http://127.0.0.1:4318'");
         if cfg!(feature = "otel") {

@@ -16,7 +16,9 @@ impl Config {
             found.unless(
                 is_device(name),
                 "devices.use",
-                format_args!("{name:?} is not \"auto\", \"cpu\" or \"cuda:<number>\""),
+                format_args!(
+                    "{name:?} is not \"auto\", \"cpu\", \"cuda:<number>\" or \"replay:<file>\""
+                ),
             );
         }
         let auto = devices.r#use.iter().any(|name| name == "auto");
@@ -172,7 +174,9 @@ impl Mistakes {
 
 fn is_device(name: &str) -> bool {
     let number = name.strip_prefix("cuda:");
+    let recording = name.strip_prefix("replay:");
     matches!(name, "auto" | "cpu")
+        || recording.is_some_and(|file| !file.is_empty())
         || number
             .is_some_and(|n| n.len() <= 3 && !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
