@@ -33,3 +33,7 @@ image-cpu:
 
 image-cuda:
     docker build --file docker/Dockerfile.cuda --tag sparsetune:cuda .
+
+# For hosts whose driver is older than R580
+image-cuda12:
+    docker build --file docker/Dockerfile.cuda --tag sparsetune:cuda12 --build-arg CUDA_IMAGE=nvidia/cuda:12.9.1-base-ubuntu24.04 --build-arg CUDA_PACKAGES=12-9 .
