@@ -24,6 +24,8 @@ const ROUNDS: usize = 3;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Error> {
+    // Started again as a reader, this program would measure, and start readers.
+    sparsetune::pool::set_program(env!("CARGO_BIN_EXE_sparsetune").into(), Vec::new());
     // cargo adds a `--bench` argument.
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let seconds = Duration::from_secs(numbers.next().unwrap_or(5));

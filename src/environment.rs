@@ -16,6 +16,14 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
+/// Set for every child process: one that finds it is itself an evaluator or a reader, or should have been.
+pub const STARTED_AS_CHILD: &str = "STARTED_BY_SPARSETUNE";
+
+/// Whether another process of this program started this one as its child.
+pub fn started_as_child() -> bool {
+    std::env::var_os(STARTED_AS_CHILD).is_some()
+}
+
 /// Roots of CUDA toolkits, as the vendor's own tools name them.
 pub fn toolkit_roots() -> impl Iterator<Item = PathBuf> {
     ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(path)

@@ -97,6 +97,7 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
             .args(start.args)
             .env_clear()
             .envs(start.environment)
+            .env(environment::STARTED_AS_CHILD, "1")
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

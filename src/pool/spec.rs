@@ -2,6 +2,7 @@
 
 use crate::domain::DeviceId;
 use crate::domain::protocol::RequestBody;
+use crate::environment;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -20,6 +21,17 @@ pub fn set_program(program: PathBuf, leading: Vec<OsString>) {
 pub(super) fn this_binary() -> std::io::Result<(PathBuf, Vec<OsString>)> {
     if let Some(named) = PROGRAM.get() {
         return Ok(named.clone());
+    }
+    running_binary(environment::started_as_child())
+}
+
+/// The running binary. One that was itself started as a child and gets here has not understood what it was started as, and would
+/// start children that do not understand it either, without end.
+fn running_binary(is_child: bool) -> std::io::Result<(PathBuf, Vec<OsString>)> {
+    if is_child {
+        return Err(std::io::Error::other(
+            "this program was started as an evaluator or a reader, but is none: name the sparsetune program by `set_program`",
+        ));
     }
     // The link refers to the running image even after the file was replaced by an upgrade.
     let program = match cfg!(target_os = "linux") {
@@ -232,6 +244,13 @@ pub(super) fn inherits(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_does_not_start_itself_again() {
+        assert!(running_binary(false).is_ok());
+        let refused = running_binary(true).unwrap_err().to_string();
+        assert!(refused.contains("set_program"), "{refused}");
+    }
 
     #[test]
     fn pauses_double_up_to_the_maximum() {
