@@ -222,7 +222,10 @@ mod tests {
     fn families_have_one_name_each() {
         let names = family_names(Op::Spmm, DeviceKind::Cpu);
         assert_eq!(names, ["row_panel", "row_split", "vendor"]);
-        assert_eq!(family_names(Op::Sptrsv, DeviceKind::Cuda), ["slices", "ag", "vendor"]);
+        assert_eq!(
+            family_names(Op::Sptrsv, DeviceKind::Cuda),
+            ["slices", "overlapped", "ag", "vendor"]
+        );
     }
 
     #[test]

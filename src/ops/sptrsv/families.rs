@@ -1,6 +1,6 @@
-//! The kernels of SpTRSV: two for GPUs, three for the host.
+//! The kernels of SpTRSV: three for GPUs, three for the host.
 
-use super::{ag, host, slices};
+use super::{ag, host, overlapped, slices};
 use crate::domain::catalog::family::{
     Distinction, FamilyDescriptor, Flags, KernelId, Parameter, Provider, StoredForm, Values,
 };
@@ -8,7 +8,7 @@ use crate::domain::{Candidate, DeviceKind, Op};
 use crate::ops::family::{Family, Keys, parameters};
 
 /// All kernels of our own.
-pub static OWN: [&dyn Family; 5] = [&Slices, &Ag, &Serial, &Levels, &Merged];
+pub static OWN: [&dyn Family; 6] = [&Slices, &Overlapped, &Ag, &Serial, &Levels, &Merged];
 
 /// The descriptor of a kernel of our own, without its texts and parameters.
 const fn own_family(
@@ -86,6 +86,44 @@ impl Family for Slices {
             tiled_by: &["window_ns", "terms", "lanes", "warps"],
             headers: &["sptrsv/slices.cuh"],
         }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
+
+struct Overlapped;
+
+impl Family for Overlapped {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(overlapped::scheme::FAMILY, Distinction::Alone)];
+        let phrases = [
+            (
+                "levels",
+                "most levels of a window, through which a warp takes its rows without waiting",
+            ),
+            ("lanes", "lanes per row"),
+            ("unroll", "terms of a lane; longer rows are summed in parts"),
+            ("awaited", "unknowns of earlier windows that a lane awaits"),
+            ("warps", "solving warps per multiprocessor"),
+        ];
+        FamilyDescriptor {
+            title: "Overlapped windows",
+            summary: "A warp solves a group of rows through several levels, and computes again what it needs of other groups' rows.",
+            parameters: parameters(&overlapped::space::domains(), &phrases),
+            ..own_family("sptrsv.overlapped", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        let shape = &["levels", "lanes", "unroll", "awaited"];
+        Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/overlapped.cuh"] }
     }
 
     fn complexity(&self, _: &Candidate) -> u32 {

@@ -34,6 +34,8 @@ pub const TEN: [(&str, bool); 10] = [
     ("dep_dist", false),
 ];
 
+/// Families that models of [`VERSION`] were trained on. One that came later has none of these set: a model's opinion of it is a guess,
+/// and it is the analytic model's opinion, which a search hears of every family, that gets it tried.
 const FAMILY_NAMES: [&str; 6] = ["slices", "ag", "serial", "levels", "merged", "vendor"];
 
 /// Parameters with the values of those that are texts.
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_of_every_scheme_is_described() {
+    fn every_parameter_of_every_scheme_of_these_families_is_described() {
         let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
         let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
@@ -265,7 +267,11 @@ mod tests {
             device.kind = kind;
             let space = space(&matrix, &problem, &device, &Default::default()).unwrap();
             assert!(space.scored.len() > 5);
+            let later = |family: &str| family == crate::ops::sptrsv::overlapped::scheme::FAMILY;
             for (candidate, _) in &space.scored {
+                if later(&candidate.family) {
+                    continue;
+                }
                 assert!(FAMILY_NAMES.contains(&candidate.family.as_str()));
                 for (name, value) in &split_merge(candidate).params {
                     let listed = PARAMETERS.iter().find(|(known, _)| known == name);

@@ -5,6 +5,7 @@ mod families;
 pub mod features;
 pub mod host;
 mod operation;
+pub mod overlapped;
 pub mod progress;
 pub mod slices;
 pub mod structure_features;
@@ -78,10 +79,16 @@ pub fn space(
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
     let fixed = &narrowing.fixed;
     let shares = match (&estimate, &narrowing.full) {
-        (Some(estimate), None) => vec![slices::share(&system, estimate), ag::share(&system, fixed)],
-        (Some(estimate), Some(draw)) => {
-            vec![slices::whole(&system, estimate, fixed, draw), ag::whole(&system, fixed, draw)]
-        }
+        (Some(estimate), None) => vec![
+            slices::share(&system, estimate),
+            overlapped::share(&system),
+            ag::share(&system, fixed),
+        ],
+        (Some(estimate), Some(draw)) => vec![
+            slices::whole(&system, estimate, fixed, draw),
+            overlapped::whole(&system, fixed, draw),
+            ag::whole(&system, fixed, draw),
+        ],
         (None, None) => host::shares(&system).into(),
         (None, Some(_)) => host::whole(&system).into(),
     };
@@ -156,13 +163,19 @@ fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
         (_, fixed) if fixed.is_empty() => share.full,
         (ag::FAMILY, fixed) => ag::Space::admitted(fixed).count(),
         (slices::scheme::FAMILY, fixed) => slices::admitted(fixed),
+        (overlapped::scheme::FAMILY, fixed) => overlapped::admitted(fixed),
         (family, fixed) => host::admitted(family, system, fixed),
     }
 }
 
 /// Whether a family has no schemes for the system, whatever their values.
 fn is_lacking(share: &Share, system: &System) -> bool {
-    share.full == 0 || (share.family == ag::FAMILY && ag::lacking(system).is_some())
+    let lacking = match share.family {
+        ag::FAMILY => ag::lacking(system),
+        overlapped::scheme::FAMILY => overlapped::lacking(system),
+        _ => None,
+    };
+    share.full == 0 || lacking.is_some()
 }
 
 /// The rules that reduced the shares, as one text.
@@ -229,6 +242,7 @@ fn vendor(problem: &Sptrsv, device: &Device) -> Vec<Candidate> {
 pub struct SptrsvLowerer {
     system: System,
     slices: slices::SlicesLowerer,
+    overlapped: overlapped::OverlappedLowerer,
     ag: ag::AgLowerer,
 }
 
@@ -236,7 +250,8 @@ impl SptrsvLowerer {
     pub fn new(matrix: &Csr, problem: Sptrsv, device: Device) -> Result<Self, Unsupported> {
         let system = System::of(matrix, &problem, &device)?;
         let (slices, ag) = (slices::SlicesLowerer::default(), ag::AgLowerer::default());
-        Ok(Self { system, slices, ag })
+        let overlapped = overlapped::OverlappedLowerer::default();
+        Ok(Self { system, slices, overlapped, ag })
     }
 }
 
@@ -262,6 +277,9 @@ impl SptrsvLowerer {
             (ag::FAMILY, DeviceKind::Cuda) => self.ag.lower(candidate, &self.system),
             (slices::scheme::FAMILY, DeviceKind::Cuda) => {
                 self.slices.lower(candidate, &self.system)
+            }
+            (overlapped::scheme::FAMILY, DeviceKind::Cuda) => {
+                self.overlapped.lower(candidate, &self.system)
             }
             (_, DeviceKind::Cuda) => Err(no_candidate(candidate)),
             (_, DeviceKind::Cpu) => host::lower(candidate, &self.system),

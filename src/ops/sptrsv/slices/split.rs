@@ -6,35 +6,54 @@
 use super::equations::{ByLevel, Equations, Place, Segment};
 use std::time::Instant;
 
-/// Terms of a partial sum. A warp takes 32 at a time: 16 steps.
-const CHUNK: usize = 512;
+/// Which equations are split, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Terms of a partial sum.
+    chunk: usize,
+    /// Equations of at most this many terms stay whole.
+    longest: usize,
+    /// Terms that stay in the equation itself: the last to become known.
+    kept: usize,
+}
 
-/// Equations of at most this many terms stay whole.
-const LONGEST: usize = 2 * CHUNK;
+impl Parts {
+    /// For slices: a warp takes 32 terms at a time, 16 steps for a partial sum.
+    const OF_SLICES: Self = Self { chunk: 512, longest: 1024, kept: 256 };
 
-/// Terms that stay in the equation itself: the last to become known.
-const KEPT: usize = CHUNK / 2;
+    /// No equation is left with more than `longest` terms, which are 2 at least.
+    pub fn of_rows(longest: usize) -> Self {
+        let longest = longest.max(2);
+        Self { chunk: longest, longest, kept: longest / 2 }
+    }
+}
 
-/// Splits every equation above `LONGEST` terms; windows are counted anew.
-pub fn split(mut equations: Equations) -> Equations {
+/// Splits every equation that is long for slices; windows are counted anew.
+pub fn split(equations: Equations) -> Equations {
+    split_by(equations, Parts::OF_SLICES)
+}
+
+/// Splits every equation that is longer than `parts` allow; windows are counted anew.
+pub fn split_by(mut equations: Equations, parts: Parts) -> Equations {
     // A row of millions of terms has thousands of partial sums, which are themselves summed in parts.
-    while (0..equations.len()).any(|at| equations.unknown(at).0.len() > LONGEST) {
-        equations = once(equations);
+    while (0..equations.len()).any(|at| equations.unknown(at).0.len() > parts.longest) {
+        equations = once(equations, parts);
     }
     equations
 }
 
-fn once(mut equations: Equations) -> Equations {
+fn once(mut equations: Equations, parts: Parts) -> Equations {
     let started = Instant::now();
     let order = ByLevel::sorted(&equations.window_of, equations.windows as usize).order;
     let mut splitting = Splitting {
+        parts,
         windows: vec![0; equations.len()],
         made: Segment::default(),
         replaced: Vec::new(),
         partials: Vec::new(),
     };
     order.iter().for_each(|&row| splitting.row(&equations, row as usize));
-    let Splitting { windows, made, replaced, partials } = splitting;
+    let Splitting { windows, made, replaced, partials, .. } = splitting;
     let segment = equations.segments.len() as u32;
     equations.segments.push(made);
     for (unknown, row) in replaced {
@@ -49,6 +68,7 @@ fn once(mut equations: Equations) -> Equations {
 }
 
 struct Splitting {
+    parts: Parts,
     windows: Vec<u32>,
     /// Equations that replace others, and partial sums.
     made: Segment,
@@ -66,15 +86,15 @@ impl Splitting {
 
     fn row(&mut self, equations: &Equations, row: usize) {
         let (cols, vals) = equations.unknown(row);
-        if cols.len() <= LONGEST {
+        if cols.len() <= self.parts.longest {
             self.windows[row] = self.after(cols.iter().copied());
             return;
         }
         let mut terms: Vec<(u32, f64)> = cols.iter().copied().zip(vals.iter().copied()).collect();
         terms.sort_by_key(|&(col, _)| self.windows[col as usize]);
-        let (early, late) = terms.split_at(terms.len() - KEPT);
+        let (early, late) = terms.split_at(terms.len() - self.parts.kept);
         let mut own = Vec::new();
-        for chunk in early.chunks(CHUNK) {
+        for chunk in early.chunks(self.parts.chunk) {
             own.push((self.windows.len() as u32, 1.0));
             self.partials.push(self.made.len() as u32);
             self.windows.push(self.after(chunk.iter().map(|&(col, _)| col)));

@@ -1,0 +1,100 @@
+//! Lowers a scheme: groups and packs the system (shared results are kept), proves progress, and plans the launch.
+
+use super::pack::{Packed, pack};
+use super::prove::prove;
+use super::scheme::{Scheme, Shape};
+use super::space::legal;
+use super::text::{kernel, source};
+use crate::domain::Candidate;
+use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
+use crate::ops::Refusal;
+use crate::ops::sptrsv::slices::equations::Equations;
+use crate::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
+use crate::ops::sptrsv::slices::split::{Parts, split_by};
+use crate::ops::sptrsv::{System, no_candidate};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most bytes of packed systems that are kept for later schemes.
+const KEPT_BYTES: u64 = 1 << 30;
+
+/// Equations that are not rewritten: only the diagonal is divided out.
+const PLAIN: Rewrite = Rewrite { window_ns: 0, terms: 64 };
+
+/// Keeps what schemes of one system share: the equations by their longest row, and each packing. The oldest are dropped first.
+#[derive(Default)]
+pub struct OverlappedLowerer {
+    equations: Vec<(u32, Arc<Equations>)>,
+    packed: Vec<(Shape, Arc<Packed>)>,
+}
+
+impl OverlappedLowerer {
+    pub fn lower(&mut self, candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {
+        let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
+        legal(&scheme, system).map_err(Refusal)?;
+        let (equations_ms, packed) = self.packed(&scheme.shape, system)?;
+        let started = Instant::now();
+        let problem = &system.problem;
+        let groups = packed.count();
+        let blocks = groups.div_ceil(scheme.warps).clamp(1, system.device.multiprocessors);
+        let step = Step {
+            shared_bytes: (u64::from(scheme.warps) * scheme.shape.warp_bytes(problem.dtype)) as u32,
+            resident: true,
+            ..kernel(&scheme, problem, groups).step(blocks, scheme.warps * 32)
+        };
+        let program = CudaProgram::of_steps(source(&scheme, problem), vec![step]);
+        let bytes = packed.slots as u64 * problem.dtype.bytes();
+        let scratch = vec![Scratch { bytes, fill: u32::MAX }; 2];
+        let arrays = arrays(&scheme.shape, &packed);
+        let bare = Recipe::bare(candidate, Program::Cuda(program));
+        let values_ms = equations_ms + packed.ms;
+        let lowering_ms = values_ms + started.elapsed().as_secs_f64() * 1e3;
+        Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(values_ms), ..bare })
+    }
+
+    fn packed(&mut self, shape: &Shape, system: &System) -> Result<(f64, Arc<Packed>), Refusal> {
+        let equations = self.equations(shape.row_terms(), system);
+        if let Some((_, packed)) = self.packed.iter().find(|(known, _)| known == shape) {
+            return Ok((equations.ms, packed.clone()));
+        }
+        let packed = Arc::new(pack(&equations, system.problem.dtype, shape)?);
+        prove(&packed, shape, system.triangular.rows())?;
+        while !self.packed.is_empty() && packed.bytes() + self.bytes() > KEPT_BYTES {
+            self.packed.remove(0);
+        }
+        self.packed.push((*shape, packed.clone()));
+        Ok((equations.ms, packed))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.packed.iter().map(|(_, packed)| packed.bytes()).sum()
+    }
+
+    fn equations(&mut self, longest: u32, system: &System) -> Arc<Equations> {
+        if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == longest) {
+            return known.clone();
+        }
+        let equations =
+            Arc::new(split_by(rewrite(system, PLAIN), Parts::of_rows(longest as usize)));
+        if self.equations.len() > 1 {
+            self.equations.remove(0);
+        }
+        self.equations.push((longest, equations.clone()));
+        equations
+    }
+}
+
+fn arrays(shape: &Shape, packed: &Packed) -> Vec<Array> {
+    let Shape { levels, lanes, unroll, awaited } = shape;
+    let name = |what| format!("overlapped_{what}_{levels}_{lanes}_{unroll}_{awaited}");
+    let array = |what, data| Array { name: name(what), data };
+    vec![
+        array("groups", ArrayData::U32(packed.groups.clone())),
+        array("passes", ArrayData::U32(packed.passes.clone())),
+        array("awaited", ArrayData::U32(packed.awaited.clone())),
+        array("cols", ArrayData::U16(packed.cols.clone())),
+        array("vals", packed.vals.clone()),
+        array("scale", packed.scale.clone()),
+        array("rows", ArrayData::U32(packed.rows.clone())),
+    ]
+}
