@@ -95,6 +95,7 @@ pub struct Data {
 #[serde(deny_unknown_fields)]
 pub struct Postgres {
     pub connections: u32,
+    pub read_connections: u32,
     pub pooled: bool,
     pub statement_s: f64,
     pub wait_s: f64,
@@ -104,6 +105,7 @@ impl Postgres {
     pub fn options(&self) -> PostgresOptions {
         PostgresOptions {
             connections: self.connections,
+            read_connections: self.read_connections,
             pooled: self.pooled,
             statement_timeout: Duration::from_secs_f64(self.statement_s),
             lock_timeout: Duration::from_secs_f64(self.wait_s),

@@ -14,6 +14,11 @@ const HEARTBEAT: Duration = Duration::from_millis(300);
 /// At most this often.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Longest pause before a busy store is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long a busy store is asked again for work that is to stop.
+const STOPPING: Duration = Duration::from_secs(3);
+
 /// Signals to whoever does the work.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseSignals {
@@ -21,6 +26,8 @@ pub struct LeaseSignals {
     pub cancelled: CancellationToken,
     /// The lease is lost; another worker may hold the work, so nothing more may be written.
     pub lost: CancellationToken,
+    /// It was lost because the store did not answer for as long as it holds; nobody need have claimed the work.
+    pub unanswered: CancellationToken,
     /// The end is about to be stored, after which the lease need not be renewed.
     pub ended: CancellationToken,
     /// Cancelled, lost, or shutdown; long calls wait on this.
@@ -30,6 +37,35 @@ pub struct LeaseSignals {
 impl LeaseSignals {
     pub fn new(shutdown: &CancellationToken) -> Self {
         Self { stop: shutdown.child_token(), ..Self::default() }
+    }
+
+    /// Asks a store again that is busy, or gone for a moment, for as long as the lease is held: what was measured is worth more than that
+    /// time. The call may have been done although it failed, so only what may be done twice under a fence is asked in this way; the
+    /// fence is looked at each time.
+    ///
+    /// # Errors
+    /// Those of the call; `Busy` if the lease was lost meanwhile, or the work is to stop and the store stays so.
+    pub async fn lasting<T, F>(&self, call: impl Fn() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let (begun, mut pause) = (Instant::now(), PAUSE);
+        loop {
+            let error = match call().await {
+                Err(error @ StoreError::Busy(_)) => error,
+                answer => return answer,
+            };
+            let late = self.stop.is_cancelled() && begun.elapsed() >= STOPPING;
+            if self.lost.is_cancelled() || late {
+                return Err(error);
+            }
+            tracing::debug!(%error, "asked again");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.lost.cancelled() => {}
+            }
+            pause = (pause * 2).min(AGAIN);
+        }
     }
 }
 
@@ -79,6 +115,7 @@ async fn keep(service: Service, fence: Fence, mut changed: JobSignal, signals: L
             }
             Err(error) if renewed.elapsed() >= lease => {
                 tracing::error!(job = %fence.job, %error, "lease expired: the store does not respond");
+                signals.unanswered.cancel();
                 break lose(&signals);
             }
             Err(error) => {
@@ -91,4 +128,39 @@ async fn keep(service: Service, fence: Fence, mut changed: JobSignal, signals: L
 fn lose(signals: &LeaseSignals) {
     signals.lost.cancel();
     signals.stop.cancel();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn busy() -> StoreError {
+        StoreError::Busy("gone for a moment".into())
+    }
+
+    #[tokio::test]
+    async fn a_busy_store_is_asked_again_while_the_lease_is_held() {
+        let signals = LeaseSignals::new(&CancellationToken::new());
+        let calls = AtomicUsize::new(0);
+        let call = || async {
+            match calls.fetch_add(1, Ordering::Relaxed) {
+                0..3 => Err(busy()),
+                at => Ok(at),
+            }
+        };
+        assert_eq!(signals.lasting(call).await.unwrap(), 3);
+        // Another answer is the answer.
+        let fenced = signals.lasting(|| async { Err::<(), _>(StoreError::Missing("it".into())) });
+        assert!(matches!(fenced.await, Err(StoreError::Missing(_))));
+        // Until the lease is lost, or for a while where the work is to stop.
+        let lose = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            signals.lost.cancel();
+        };
+        let begun = Instant::now();
+        let (gone, ()) = tokio::join!(signals.lasting(|| async { Err::<(), _>(busy()) }), lose);
+        assert!(matches!(gone, Err(StoreError::Busy(_))));
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+    }
 }

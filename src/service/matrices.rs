@@ -30,12 +30,12 @@ impl Service {
 
     /// Deletes facts and entries; plans are kept. Refused while a job needs the matrix.
     pub async fn delete_matrix(&self, digest: &Digest) -> Result<()> {
-        let _alone = self.publishing().await?;
-        self.delete_published(digest).await
+        let (_here, alone) = self.publishing().await?;
+        self.delete_published(digest, &alone).await
     }
 
     /// [`Self::delete_matrix`], for who holds the lock.
-    pub(super) async fn delete_published(&self, digest: &Digest) -> Result<()> {
+    pub(super) async fn delete_published(&self, digest: &Digest, alone: &Guard) -> Result<()> {
         if !self.store.delete_matrix(digest).await? {
             return Err(ServiceError::not_found("matrix", digest));
         }
@@ -45,6 +45,11 @@ impl Service {
         }
         self.store.settle().await?;
         self.inner.drawings.forget(digest);
+        if let Err(error) = alone.is_still_held().await {
+            // Another may have stored it again meanwhile. What nothing names is left to upkeep.
+            tracing::warn!(matrix = %digest, %error, "the file of a deleted matrix is left to upkeep");
+            return Ok(());
+        }
         self.inner.blobs.delete(digest).await?;
         Ok(())
     }

@@ -163,13 +163,13 @@ impl Service {
     /// [`Self::delete_matrix`], unless it was uploaded again since it was looked at: who did was told that it is here.
     async fn delete_unused(&self, held: &Held) -> Result<()> {
         let Held { digest, used_at, .. } = held;
-        let _alone = self.publishing().await?;
+        let (_here, alone) = self.publishing().await?;
         let put_at = self.lengths(vec![*digest]).await?.get(digest).map(|(_, put_at)| *put_at);
         if put_at.is_some_and(|put_at| put_at > used_at.0) {
             let message = format!("matrix {digest} was uploaded again");
             return Err(ServiceError::Conflict { message });
         }
-        self.delete_published(digest).await
+        self.delete_published(digest, &alone).await
     }
 
     /// One round by the rules of this service.

@@ -2,7 +2,7 @@
 
 use super::ingest::UPLOAD_PREFIX;
 use super::retention::Gone;
-use super::{Result, Service, webhooks};
+use super::{Result, Service, ServiceError, webhooks};
 use crate::domain::Timestamp;
 use crate::store::blobs::sweep;
 use crate::store::{Pruned, Retention};
@@ -80,6 +80,9 @@ impl Service {
     }
 
     /// One round of removal.
+    ///
+    /// # Errors
+    /// The first of those that its steps met; the others were done all the same.
     pub async fn remove_old(&self) -> Result<Removed> {
         let keep = self.inner.settings.keep;
         let retention = Retention {
@@ -90,22 +93,31 @@ impl Service {
             bundles: before(keep.bundles),
             deliveries: before(webhooks::WITHIN),
         };
-        let rows = self.store.prune(&retention).await?;
-        let retained = self.retain().await?;
         let uploads = self.inner.settings.temp_dir.clone();
         let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
-        let files = tokio::task::spawn_blocking(uploads).await?
-            + self.inner.blobs.sweep_staged(keep.temp_files).await?;
+        let files = async {
+            let uploads = tokio::task::spawn_blocking(uploads).await?;
+            Ok(uploads + self.inner.blobs.sweep_staged(keep.temp_files).await?)
+        };
+        let mut round = Round::default();
+        // One after the other, and each by itself: a bucket that is out of reach must not keep the audit log from being trimmed.
+        let removed = Removed {
+            rows: round.done("rows", self.store.prune(&retention).await.map_err(Into::into)),
+            retained: round.done("retention", self.retain().await),
+            files: round.done("staged files", files.await),
+            blobs: round.done("unnamed blobs", self.remove_unnamed_blobs(keep.blobs).await),
+            trash: round.done("trash", self.empty_trash(keep.blobs).await),
+            audit: round.done("audit log", self.trim_audit().await),
+            tokens: round.done(
+                "tokens",
+                self.store.forget_tokens(before(keep.audit)).await.map_err(Into::into),
+            ),
+        };
         self.inner.built.expire();
-        let blobs = self.remove_unnamed_blobs(keep.blobs).await?;
-        let trash = self.empty_trash(keep.blobs).await?;
-        let audit = self.trim_audit().await?;
-        let tokens = self.store.forget_tokens(before(keep.audit)).await?;
-        let removed = Removed { rows, retained, files, blobs, trash, audit, tokens };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
         }
-        Ok(removed)
+        round.failed.map_or(Ok(removed), Err)
     }
 
     /// Moves the blobs that no plan and no matrix names to the trash; they remain if a job ended after storing its program but before
@@ -142,6 +154,24 @@ impl Service {
         self.store.settle().await?;
         trash.retain(|digest| named.contains(digest));
         Ok(self.inner.blobs.empty_trash(trash, age).await?)
+    }
+}
+
+/// The steps of a round of removal.
+#[derive(Default)]
+struct Round {
+    /// What the first one that failed met.
+    failed: Option<ServiceError>,
+}
+
+impl Round {
+    /// What a step has done, which is nothing if it failed.
+    fn done<T: Default>(&mut self, step: &str, done: Result<T>) -> T {
+        done.unwrap_or_else(|error| {
+            tracing::warn!(step, %error, "a step of upkeep failed");
+            self.failed.get_or_insert(error);
+            T::default()
+        })
     }
 }
 

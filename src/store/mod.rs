@@ -190,11 +190,25 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 
 /// Held while something is done that no two processes may do at a time; the next may once this is dropped.
 #[must_use]
-pub struct Guard(#[expect(dead_code, reason = "held, not read")] Box<dyn Send + Sync>);
+pub struct Guard(Box<dyn Held>);
+
+/// What a guard holds.
+#[async_trait]
+pub trait Held: Send + Sync {
+    /// Fails if it was lost since it was taken, as with the connection to a server that had it.
+    async fn is_still(&self) -> Result<()> {
+        Ok(())
+    }
+}
 
 impl Guard {
-    pub fn of(held: impl Send + Sync + 'static) -> Self {
+    pub fn of(held: impl Held + 'static) -> Self {
         Self(Box::new(held))
+    }
+
+    /// Fails with `Busy` if another process may have it by now.
+    pub async fn is_still_held(&self) -> Result<()> {
+        self.0.is_still().await
     }
 }
 

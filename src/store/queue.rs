@@ -193,6 +193,9 @@ pub trait Jobs: Send + Sync {
     /// Returns the work to the queue (the worker is shutting down) and does not count the attempt. Work that was asked to
     /// stop ends cancelled instead. A training is reset to its state before its first claim and starts from the beginning.
     async fn release(&self, fence: &Fence) -> Result<()>;
+    /// [`Self::release`] for all that is claimed by this owner, who works on nothing: what it could not end because the store failed, and
+    /// claims whose answer it has not heard. Returns their number.
+    async fn release_all(&self, owner: &str) -> Result<u64>;
     /// Events after `after`, oldest first.
     async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>>;
     /// The log and the funnel of a job, without its trials and state changes.

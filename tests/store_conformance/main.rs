@@ -13,6 +13,7 @@ mod learning;
 mod leases;
 mod lists;
 mod namespaces;
+mod outages;
 mod pairing;
 #[path = "../fixture/plan.rs"]
 mod plan;
@@ -67,8 +68,12 @@ impl Harness {
         match self {
             Self::Sqlite { .. } => panic!("there is no server"),
             Self::Postgres { database, pooled } => {
-                let options =
-                    PostgresOptions { connections: 8, pooled: *pooled, ..Default::default() };
+                let options = PostgresOptions {
+                    connections: 8,
+                    read_connections: 4,
+                    pooled: *pooled,
+                    ..Default::default()
+                };
                 (postgres::shared().url(database, *pooled), options)
             }
         }
@@ -238,6 +243,14 @@ on!(
 
 // Of servers alone.
 on!(
+    pooled,
+    crate::Harness::postgres(true).await,
+    outages::those_who_wait_for_their_turn_leave_connections,
+    outages::limits_of_time_hold_behind_a_pooler,
+    outages::what_is_published_under_a_lost_lock_is_refused
+);
+
+on!(
     servers,
     crate::Harness::postgres(false).await,
     server::a_lease_far_ahead_strands_no_job,
@@ -245,6 +258,12 @@ on!(
     server::hints_reach_other_servers,
     server::what_takes_too_long_is_busy,
     server::a_store_is_moved_and_moved_back,
+    outages::those_who_wait_for_their_turn_leave_connections,
+    outages::a_server_that_takes_no_writes_is_busy_until_it_does,
+    outages::plans_of_statements_that_changed_are_made_anew,
+    outages::what_is_published_under_a_lost_lock_is_refused,
+    outages::a_webhook_may_go_while_a_job_ends,
+    outages::what_an_owner_holds_is_given_back,
     server::many_workers_take_each_job_once,
     server::no_error_names_the_password
 );

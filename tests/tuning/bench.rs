@@ -10,7 +10,7 @@ use sparsetune::pool::{Deadlines, Evaluator, EvaluatorSpec};
 use sparsetune::service::tuning::{Measuring, Worker};
 use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::sparse::canonical;
-use sparsetune::store::{LocalBlobs, PageRequest, SqliteStore, TrialQuery};
+use sparsetune::store::{LocalBlobs, PageRequest, SqlStore, SqliteStore, TrialQuery};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -62,6 +62,22 @@ impl Bench {
         };
         change(&mut settings);
         let service = serve(&folder, settings).await;
+        let matrix = upload(&service, 300).await;
+        Self { folder, service, matrix }
+    }
+
+    /// On a store that is there.
+    pub async fn on(store: SqlStore, change: impl FnOnce(&mut ServiceSettings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = ServiceSettings {
+            owner: "here".to_owned(),
+            temp_dir: folder.path().to_owned(),
+            poll: Duration::from_millis(50),
+            ..ServiceSettings::default()
+        };
+        change(&mut settings);
+        let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();
+        let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
         let matrix = upload(&service, 300).await;
         Self { folder, service, matrix }
     }

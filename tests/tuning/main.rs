@@ -18,7 +18,10 @@ mod halving;
 mod hostile;
 mod interruptions;
 mod learned;
+mod outages;
 mod outcomes;
+#[path = "../fixture/postgres.rs"]
+mod postgres;
 mod predicted;
 mod restart;
 mod server;

@@ -147,6 +147,11 @@ impl Config {
         );
         let postgres = &self.postgres;
         found.unless(postgres.connections >= 2, "postgres.connections", "must be at least 2");
+        found.unless(
+            postgres.read_connections >= 2,
+            "postgres.read_connections",
+            "must be at least 2",
+        );
         found.seconds("postgres.statement_s", postgres.statement_s);
         found.seconds("postgres.wait_s", postgres.wait_s);
     }

@@ -228,7 +228,8 @@ impl Session<'_> {
             reason: discreet(&format!("{state}: {detail}")),
             at: Timestamp::now(),
         };
-        self.service.store().quarantine(&entry).await?;
+        let store = self.service.store();
+        self.signals.lasting(|| store.quarantine(&entry)).await?;
         tracing::warn!(%candidate, state, detail, "candidate quarantined");
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::domain::{
     TrialState, discreet,
 };
 use crate::service::Service;
+use crate::service::lease::LeaseSignals;
 use crate::store::{Fence, PageRequest, StoreError, TrialQuery};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub struct Recorder {
     service: Service,
     pub job: Job,
     fence: Fence,
+    /// By which a busy store is asked again.
+    signals: LeaseSignals,
     trials: HashMap<CandidateId, Trial>,
     next_ordinal: u32,
 }
@@ -31,12 +34,18 @@ pub struct Known {
 
 impl Recorder {
     /// Resumes a claimed job with all trials that earlier attempts recorded.
-    pub async fn resume(service: Service, job: Job, fence: Fence) -> Result<Self, StoreError> {
-        let recorded =
-            service.store().trials(&job.id, &TrialQuery::All, &PageRequest::ALL).await?.items;
+    pub async fn resume(
+        service: Service,
+        job: Job,
+        fence: Fence,
+        signals: LeaseSignals,
+    ) -> Result<Self, StoreError> {
+        let (store, all) = (service.store(), PageRequest::ALL);
+        let trials = || store.trials(&job.id, &TrialQuery::All, &all);
+        let recorded = signals.lasting(trials).await?.items;
         let next_ordinal = recorded.iter().map(|trial| trial.ordinal + 1).max().unwrap_or(0);
         let trials = recorded.into_iter().map(|trial| (trial.candidate.id(), trial)).collect();
-        Ok(Self { service, job, fence, trials, next_ordinal })
+        Ok(Self { service, job, fence, signals, trials, next_ordinal })
     }
 
     pub fn fence(&self) -> &Fence {
@@ -100,13 +109,23 @@ impl Recorder {
         tracing::info!(job = %self.job.id, "{message}");
         // The log above is the operator's; what is stored is read by clients.
         let message = discreet(&message);
-        self.service.store().log(&self.fence, &EventKind::Log { message }).await
+        self.tell(&EventKind::Log { message }).await
+    }
+
+    /// An event may be there twice where the answer to the first was lost.
+    async fn tell(&self, kind: &EventKind) -> Result<(), StoreError> {
+        let store = self.service.store();
+        self.signals.lasting(|| store.log(&self.fence, kind)).await
+    }
+
+    async fn record(&self, trials: &[Trial]) -> Result<(), StoreError> {
+        let store = self.service.store();
+        self.signals.lasting(|| store.record_trials(&self.fence, trials)).await
     }
 
     /// Publishes the pruning steps, including the strategy's own, since the number of trials is known before measuring.
     pub async fn funnel(&self, steps: &[FunnelStep]) -> Result<(), StoreError> {
-        let kind = EventKind::Funnel { steps: steps.to_vec() };
-        self.service.store().log(&self.fence, &kind).await
+        self.tell(&EventKind::Funnel { steps: steps.to_vec() }).await
     }
 
     /// Records the pruned candidates in one transaction.
@@ -118,7 +137,7 @@ impl Recorder {
                 fresh.push(self.trial(candidate, state, Known::default()));
             }
         }
-        self.service.store().record_trials(&self.fence, &fresh).await?;
+        self.record(&fresh).await?;
         self.trials.extend(fresh.into_iter().map(|trial| (trial.candidate.id(), trial)));
         Ok(())
     }
@@ -133,7 +152,7 @@ impl Recorder {
     ) -> Result<(), StoreError> {
         let outcome = outcome.told(discreet);
         let trial = self.trial(candidate, TrialState::Tried(outcome), known);
-        self.service.store().record_trials(&self.fence, std::slice::from_ref(&trial)).await?;
+        self.record(std::slice::from_ref(&trial)).await?;
         self.trials.insert(candidate.id(), trial);
         self.job.search_seconds = spent.as_secs_f64();
         self.progress(None).await
@@ -149,7 +168,8 @@ impl Recorder {
 
     /// Stores the job as it now stands.
     async fn update(&self) -> Result<(), StoreError> {
-        self.service.store().update(&self.fence, &self.job.clone().into()).await
+        let (store, work) = (self.service.store(), self.job.clone().into());
+        self.signals.lasting(|| store.update(&self.fence, &work)).await
     }
 
     /// The fastest measured candidate that may win, with its speed-up over the fastest vendor routine.

@@ -85,9 +85,14 @@ pub struct Outcomes {
 }
 
 impl Session<'_> {
-    /// Runs the job and records its end. `Err` only if the store fails.
+    /// Runs the job and records its end. `Err` only if the store fails; the worker then gives the job back.
     pub async fn run(mut self) -> Result<Ended, StoreError> {
         let end = self.search().await;
+        if self.signals.unanswered.is_cancelled() {
+            // Nobody need have the job: its worker gives it back as soon as the store answers.
+            let why = "the store did not answer for as long as the job's lease holds";
+            return Err(StoreError::Busy(why.into()));
+        }
         if !self.signals.lost.is_cancelled() {
             self.tell_interruptions().await?;
         }
@@ -113,8 +118,7 @@ impl Session<'_> {
                 }
                 if !self.signals.cancelled.is_cancelled() {
                     tracing::info!(job = %job.id, "job returned to the queue: the worker is shutting down");
-                    self.signals.ended.cancel();
-                    self.service.store().release(self.recorder.fence()).await?;
+                    self.release().await?;
                     return Ok(Ended::Answered);
                 }
                 job.state = JobState::Cancelled;
@@ -125,8 +129,7 @@ impl Session<'_> {
                 // What was measured is stored: whoever has the job next goes on from there.
                 tracing::warn!(job = %job.id, %error, "job returned to the queue");
                 self.recorder.log(format!("the job goes on later: {error}")).await?;
-                self.signals.ended.cancel();
-                self.service.store().release(self.recorder.fence()).await?;
+                self.release().await?;
                 return Ok(Ended::Postponed);
             }
             Err(SessionError::Pool(
@@ -162,7 +165,15 @@ impl Session<'_> {
             None => 0,
         };
         let finish = Finish { charged, ..Finish::job(job, plan) };
-        self.service.store().finish(self.recorder.fence(), &finish).await.map(drop)
+        let store = self.service.store();
+        self.signals.lasting(|| store.finish(self.recorder.fence(), &finish)).await.map(drop)
+    }
+
+    /// Returns the job to the queue; the attempt is not counted.
+    async fn release(&self) -> Result<(), StoreError> {
+        self.signals.ended.cancel();
+        let store = self.service.store();
+        self.signals.lasting(|| store.release(self.recorder.fence())).await
     }
 
     async fn search(&mut self) -> Result<Plan, SessionError> {

@@ -18,8 +18,8 @@ use tracing::Instrument;
 
 /// Longest pause between attempts to open a device that does not respond.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Pause after a job that could not go on because the blobs could not be used.
-const BLOBS_PAUSE: Duration = Duration::from_secs(5);
+/// Pause after a job that could not go on because the blobs could not be used, or the store is full.
+const POSTPONED: Duration = Duration::from_secs(5);
 
 /// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,8 @@ pub struct Worker {
     owner: String,
     /// When it looks for a plan to measure again.
     looks_at: Instant,
+    /// The store has failed, and may hold a claim of this worker that nobody works on.
+    owes: bool,
 }
 
 impl Worker {
@@ -59,7 +61,8 @@ impl Worker {
         service.set_device_restarts(&device.id, evaluator.restarts());
         let owner = format!("{}/{}/{}", service.settings().owner, device.id, uuid::Uuid::now_v7());
         let looks_at = Instant::now();
-        Ok(Self { service, evaluator, device, measuring, disturbed, owner, looks_at })
+        let owes = false;
+        Ok(Self { service, evaluator, device, measuring, disturbed, owner, looks_at, owes })
     }
 
     pub fn device(&self) -> &Device {
@@ -86,7 +89,12 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::error!(%error, device = %self.device.id, "job not completed");
-                    tokio::time::sleep(self.service.settings().poll).await;
+                    self.owes |= matches!(error, StoreError::Busy(_) | StoreError::Full(_));
+                    let pause = match error {
+                        StoreError::Full(_) => POSTPONED,
+                        _ => self.service.settings().poll,
+                    };
+                    shutdown.run_until_cancelled(tokio::time::sleep(pause)).await;
                 }
             }
         }
@@ -130,6 +138,14 @@ impl Worker {
 
     /// Claims and runs one job; false if none is queued.
     async fn take_one(&mut self, shutdown: &CancellationToken) -> Result<bool, StoreError> {
+        if self.owes {
+            // The store was the cause, so it is no attempt of the job. A claim may also be one whose answer was lost.
+            let released = self.service.store().release_all(&self.owner).await?;
+            if released > 0 {
+                tracing::info!(device = %self.device.id, "the store answers again: the job was returned to the queue");
+            }
+            self.owes = false;
+        }
         let queue = Queue::Device(self.device.id.clone());
         // The queue of a device has jobs alone.
         let Some(Claim { work: Work::Tune(job), fence, by }) =
@@ -144,7 +160,7 @@ impl Worker {
             Ended::DeviceGone(detail) => self.wait_for_device(detail, shutdown).await,
             // The next job would meet the same.
             Ended::Postponed => {
-                shutdown.run_until_cancelled(tokio::time::sleep(BLOBS_PAUSE)).await;
+                shutdown.run_until_cancelled(tokio::time::sleep(POSTPONED)).await;
             }
         }
         Ok(true)
@@ -226,7 +242,7 @@ impl Worker {
         let service = self.service.on_behalf_of(&by);
         let signals = LeaseSignals::new(shutdown);
         let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
-        let recorder = Recorder::resume(service.clone(), job, fence).await?;
+        let recorder = Recorder::resume(service.clone(), job, fence, signals.clone()).await?;
         let lock = self.lock_device(&recorder, &signals).await;
         if self.disturbed
             && lock.is_some()

@@ -1,5 +1,6 @@
 //! What errors of the databases mean to callers: busy, full, misused, or failed.
 
+use super::db::is_code_of_spent;
 use crate::store::{Cause, StoreError, is_full};
 use sqlx::error::DatabaseError;
 use sqlx::migrate::MigrateError;
@@ -10,7 +11,8 @@ type Kind = fn(Cause) -> StoreError;
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let kind: Kind = match &error {
-            sqlx::Error::PoolTimedOut => Self::Busy,
+            // A connection that was lost as it began.
+            sqlx::Error::PoolTimedOut | sqlx::Error::BeginFailed => Self::Busy,
             sqlx::Error::Io(cause) if is_full(cause) => Self::Full,
             // A server that is started again, or another that takes its place.
             sqlx::Error::Io(cause) if is_of_network(cause) => Self::Busy,
@@ -32,6 +34,8 @@ fn is_of_network(cause: &std::io::Error) -> bool {
             | ErrorKind::HostUnreachable
             | ErrorKind::NetworkUnreachable
             | ErrorKind::NotConnected
+            // A socket file, which is gone while its server is.
+            | ErrorKind::NotFound
             | ErrorKind::TimedOut
             | ErrorKind::UnexpectedEof
     )
@@ -39,7 +43,7 @@ fn is_of_network(cause: &std::io::Error) -> bool {
 
 fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
     if let Some(cause) = cause.try_downcast_ref::<PgDatabaseError>() {
-        return of_postgres(cause.code());
+        return of_postgres(cause.code(), cause.routine());
     }
     // SQLite's primary result code is the lowest byte of the extended one.
     match cause.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff) {
@@ -52,17 +56,16 @@ fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
     }
 }
 
-/// By SQLSTATE, as https://www.postgresql.org/docs/current/errcodes-appendix.html lists them.
-fn of_postgres(code: &str) -> Kind {
+/// By SQLSTATE, as https://www.postgresql.org/docs/current/errcodes-appendix.html lists them, and the routine of the server that says it.
+fn of_postgres(code: &str, routine: Option<&str>) -> Kind {
     match code {
-        // Serialisation failure, deadlock, lock timeout, statement timeout, too many connections; ended by an administrator, or by a crash;
-        // still starting.
-        "40001" | "40P01" | "55P03" | "57014" | "53300" | "57P01" | "57P02" | "57P03" => {
-            StoreError::Busy
-        }
-        _ if code.starts_with("08") => StoreError::Busy,
         // Disk full, and a limit of the configuration.
         "53100" | "53400" => StoreError::Full,
+        // Serialisation failure, deadlock, lock timeout, statement timeout.
+        "40001" | "40P01" | "55P03" | "57014" => StoreError::Busy,
+        // No memory, too many connections.
+        _ if code.starts_with("53") => StoreError::Busy,
+        _ if is_code_of_spent(code, routine) => StoreError::Busy,
         // A right that is missing can be granted.
         "42501" => StoreError::Backend,
         _ if code.starts_with("23") || code.starts_with("42") => StoreError::Misuse,

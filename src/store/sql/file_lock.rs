@@ -1,6 +1,6 @@
 //! Advisory locks on files beside a database, for what only one of all threads and processes may do at a time.
 
-use crate::store::{Result, StoreError};
+use crate::store::{Held, Result, StoreError};
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -40,6 +40,9 @@ impl Serial {
 /// The lock, released when it is dropped or its process ends in any way. Empty if the file system has no locks.
 #[derive(Debug)]
 pub(super) struct FileLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
+
+/// The system keeps it for as long as the process has the file.
+impl Held for FileLock {}
 
 impl FileLock {
     /// Waits for the lock.

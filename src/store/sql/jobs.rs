@@ -137,7 +137,7 @@ impl Jobs for SqlStore {
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
-        leases::renew(self, fence, lease_ms).await
+        leases::renew(&self.apart(), fence, lease_ms).await
     }
 
     async fn update(&self, fence: &Fence, work: &Work) -> Result<()> {
@@ -150,6 +150,22 @@ impl Jobs for SqlStore {
 
     async fn release(&self, fence: &Fence) -> Result<()> {
         leases::release(self, fence).await
+    }
+
+    async fn release_all(&self, owner: &str) -> Result<u64> {
+        let held: Vec<(String, i64)> =
+            db::query_as(HELD).bind(owner).fetch_all(&self.readers).await?;
+        let mut released = 0;
+        for (job, epoch) in held {
+            let fence = Fence { job: JobId(job), owner: owner.to_owned(), epoch };
+            match leases::release(self, &fence).await {
+                Ok(()) => released += 1,
+                // Another has claimed it since.
+                Err(StoreError::Fenced(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(released)
     }
 
     async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>> {
@@ -185,6 +201,9 @@ impl Jobs for SqlStore {
         Ok(counts)
     }
 }
+
+/// The states appear twice, since a partial index is used only if its exact condition is one of the terms.
+pub(super) const HELD: &str = "SELECT id, epoch FROM jobs WHERE state IN ('queued', 'running') AND state = 'running' AND owner = $1";
 
 /// Counts both kinds in one pass over an index that is not ordered by kind.
 pub(super) const COUNTS: &str =

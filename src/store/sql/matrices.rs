@@ -122,6 +122,9 @@ impl Matrices for SqlStore {
         // The name is not of the contents, and no other namespace's business.
         let facts = encode(&Matrix { name: None, ..matrix.clone() })?;
         let mut tx = self.begin_within().await?;
+        if let Place::Server(server) = &*self.place {
+            server.still_publishes(&mut tx).await?;
+        }
         let known: Option<i64> = db::query_scalar(
             "SELECT CAST(1 AS BIGINT) FROM holdings WHERE namespace = $1 AND digest = $2",
         )

@@ -32,6 +32,7 @@ mod tests;
 mod tokens;
 mod transfer;
 mod trials;
+mod turns;
 mod upkeep;
 mod webhooks;
 
@@ -44,11 +45,12 @@ use super::{Change, Listener, Listeners, Result};
 use crate::domain::{Caller, Namespace, Timestamp, TokenName};
 use db::{Connection, Pool};
 use hints::Hints;
-use postgres::{Server, Turn};
+use postgres::Server;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use turns::{Taken, Turn};
 
 /// Maximum time to wait for other processes that open the same database: a migration may have to read all of a large store.
 const OPENING_PATIENCE: Duration = Duration::from_secs(600);
@@ -129,14 +131,14 @@ impl SqlStore {
     }
 
     async fn begin_in(&self, turn: Turn<'_>) -> Result<Write> {
-        let (tx, hints) = match &*self.place {
+        let ((tx, turn), hints) = match &*self.place {
             // Takes the write lock immediately: a transaction that begins with a read could fail at its first write.
-            Place::File(_) => (self.writer.begin("BEGIN IMMEDIATE").await?, None),
+            Place::File(_) => ((self.writer.begin("BEGIN IMMEDIATE").await?, None), None),
             Place::Server(server) => {
                 (server.begin(&self.writer, turn).await?, Some(server.hints()))
             }
         };
-        Ok(Write { tx, listeners: self.listeners.clone(), hints })
+        Ok(Write { tx, listeners: self.listeners.clone(), hints, _turn: turn })
     }
 }
 
@@ -156,6 +158,8 @@ struct Write {
     listeners: Listeners,
     /// By which other servers are told.
     hints: Option<Hints>,
+    /// Given back once the transaction has ended.
+    _turn: Option<Taken>,
 }
 
 impl Write {

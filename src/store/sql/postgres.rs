@@ -1,16 +1,16 @@
 //! The store in a database of a PostgreSQL server, which any number of processes on any number of hosts share.
 
-use super::db::{Connection, Pool, PostgresPool};
+use super::db::{Connection, Doubt, Pool, PostgresPool};
 use super::hints::{self, Hints};
-use super::{OPENING_PATIENCE, PUBLISHING_PATIENCE, Place, SqlStore};
+use super::turns::{Taken, Turn, Turns};
+use super::{OPENING_PATIENCE, Place, SqlStore};
 use crate::domain::{Caller, Timestamp};
 use crate::store::{Guard, Listeners, Result, StoreError};
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqlSafeStr as _, SqlStr};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
@@ -19,10 +19,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
 const OLDEST_SERVER: u32 = 130_000;
 /// A connection that was idle for longer is asked whether it is still one: its server may have been started again.
 const TRUSTED: Duration = Duration::from_secs(1);
-/// Longest time that a transaction may wait for its client, so that what one has locked whose host has vanished is free again; and one that
-/// holds the lock for publishing, during which a blob is stored.
+/// Longest time that a transaction may wait for its client, so that what one has locked whose host has vanished is free again.
 const LONGEST_IDLE: Duration = Duration::from_secs(120);
-const LONGEST_PUBLISHING: Duration = Duration::from_secs(600);
 /// The server notices within two minutes that a host is gone; through a socket file these say nothing.
 const KEEPALIVES: &str =
     "SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 15; SET tcp_keepalives_count = 4";
@@ -30,8 +28,11 @@ const KEEPALIVES: &str =
 /// Options for opening a store on a server; the default is what the service uses.
 #[derive(Clone, Copy, Debug)]
 pub struct PostgresOptions {
-    /// Most connections of this process, beside one that listens.
+    /// Most connections of this process for what it writes.
     pub connections: u32,
+    /// Most connections beside these, for reads and for renewals of leases, which wait for nobody's turn. A process has one more, which
+    /// listens.
+    pub read_connections: u32,
     /// Whether a pooler such as PgBouncer is in between that gives each transaction another connection: then nothing of a session is
     /// used, which are names of statements, settings and hints of other servers.
     pub pooled: bool,
@@ -45,6 +46,7 @@ impl Default for PostgresOptions {
     fn default() -> Self {
         Self {
             connections: 16,
+            read_connections: 8,
             pooled: false,
             statement_timeout: Duration::from_secs(60),
             lock_timeout: Duration::from_secs(10),
@@ -52,37 +54,18 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Beside whom a transaction writes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Turn<'a> {
-    /// Beside those alone that are beside all.
-    Alone,
-    /// Beside those of other namespaces, too.
-    Namespace(&'a str),
-    Beside,
-}
-
 /// What is known of the server.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// How transactions begin.
-    begin: SqlStr,
-    /// Names the locks of this store: a database may have several, each in its schema.
-    schema: String,
-    /// So that those of this process that wait do not each hold a connection.
-    publishing: Arc<Mutex<()>>,
+    turns: Turns,
     hints: Hints,
     _end: DropGuard,
 }
 
-/// The number of an advisory lock.
-fn lock(schema: &str, of: &str) -> i64 {
+/// A short name for something of this store: a database may have several, each in its schema, whose own name may be as long as names can be.
+pub(super) fn name_of(schema: &str, of: &str) -> [u8; 8] {
     let hash = blake3::hash(format!("sparsetune {schema}\n{of}").as_bytes());
-    i64::from_le_bytes(hash.as_bytes().first_chunk().copied().unwrap_or_default())
-}
-
-fn locally(patience: Duration) -> String {
-    format!("SET LOCAL lock_timeout = {}", patience.as_millis())
+    hash.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
 impl Server {
@@ -90,50 +73,71 @@ impl Server {
         self.hints.clone()
     }
 
-    /// A transaction that has its turn.
-    pub(super) async fn begin(&self, pool: &Pool, turn: Turn<'_>) -> sqlx::Result<Connection> {
-        let mut tx = pool.begin(self.begin.clone()).await?;
-        let all = lock(&self.schema, "all");
-        match turn {
-            Turn::Beside => {}
-            Turn::Alone => run(&mut tx, format!("SELECT pg_advisory_xact_lock({all})")).await?,
-            Turn::Namespace(namespace) => {
-                let own = lock(&self.schema, &format!("namespace {namespace}"));
-                // In this order for everybody.
-                let locks = format!(
-                    "SELECT pg_advisory_xact_lock_shared({all}); SELECT pg_advisory_xact_lock({own})"
-                );
-                run(&mut tx, locks).await?;
-            }
-        }
-        Ok(tx)
+    /// A transaction that has its turn, and what it keeps of this process's others until it has ended.
+    pub(super) async fn begin(
+        &self,
+        pool: &Pool,
+        turn: Turn<'_>,
+    ) -> Result<(Connection, Option<Taken>)> {
+        self.turns.begin(of_server(pool)?, turn).await
     }
 
-    /// Waits until nobody else stores or deletes a matrix. The lock is of a transaction, which ends with the guard.
+    /// See [`Turns::publish`].
     pub(super) async fn publishing(&self, pool: &Pool) -> Result<Guard> {
-        let wait = tokio::time::timeout(PUBLISHING_PATIENCE, self.publishing.clone().lock_owned());
-        let here = wait.await.map_err(|_| {
-            StoreError::Busy("others of this process store or delete matrices for too long".into())
-        })?;
-        let mut tx = pool.begin("BEGIN").await?;
-        let take = format!(
-            "{}; SET LOCAL idle_in_transaction_session_timeout = {}; SELECT pg_advisory_xact_lock({})",
-            locally(PUBLISHING_PATIENCE),
-            LONGEST_PUBLISHING.as_millis(),
-            lock(&self.schema, "publishing")
-        );
-        run(&mut tx, take).await?;
-        // Connections are not for several threads at once, as guards are.
-        Ok(Guard::of(std::sync::Mutex::new((tx, here))))
+        self.turns.publish(of_server(pool)?).await
+    }
+
+    /// See [`Turns::still_publishes`].
+    pub(super) async fn still_publishes(&self, tx: &mut Connection) -> Result<()> {
+        self.turns.still_publishes(tx).await
     }
 }
 
-/// Runs statements of this program without parameters, in one message.
-async fn run(tx: &mut Connection, statements: String) -> sqlx::Result<()> {
-    if let Connection::Postgres { link, .. } = tx {
-        (**link).execute(sqlx::raw_sql(AssertSqlSafe(statements))).await?;
+fn of_server(pool: &Pool) -> Result<&PostgresPool> {
+    match pool {
+        Pool::Postgres(pool) => Ok(pool),
+        Pool::Sqlite(_) => Err(StoreError::Misuse("a file has no turns".into())),
     }
-    Ok(())
+}
+
+/// How connections to a server are made and kept.
+#[derive(Clone)]
+struct Connecting {
+    options: PgConnectOptions,
+    how: PostgresOptions,
+    /// What each begins with, where it is ours for as long as it lasts.
+    session: Option<Arc<str>>,
+    doubt: Doubt,
+}
+
+impl Connecting {
+    fn pool(&self, connections: u32) -> PgPool {
+        let (session, doubt) = (self.session.clone(), self.doubt.clone());
+        PgPoolOptions::new()
+            .max_connections(connections.max(2))
+            .acquire_timeout(self.how.lock_timeout)
+            .test_before_acquire(false)
+            .before_acquire(move |connection, of| {
+                let trusted = doubt.trusts(of.age);
+                Box::pin(async move {
+                    if trusted && of.idle_for > TRUSTED {
+                        connection.ping().await?;
+                    }
+                    Ok(trusted)
+                })
+            })
+            .after_connect(move |connection, _| {
+                let session = session.clone();
+                Box::pin(async move {
+                    if let Some(session) = session {
+                        let set = sqlx::raw_sql(AssertSqlSafe(session.to_string()));
+                        connection.execute(set).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(self.options.clone())
+    }
 }
 
 impl SqlStore {
@@ -153,66 +157,45 @@ impl SqlStore {
             None => options.application_name("sparsetune"),
         };
         let local = if how.pooled { "LOCAL " } else { "" };
-        let limits = format!(
-            "statement_timeout = {}; SET {local}lock_timeout = {}; SET {local}idle_in_transaction_session_timeout = {}",
+        let limits: Arc<str> = format!(
+            "SET {local}statement_timeout = {}; SET {local}lock_timeout = {}; SET {local}idle_in_transaction_session_timeout = {}",
             how.statement_timeout.as_millis(),
             how.lock_timeout.as_millis(),
             LONGEST_IDLE.as_millis()
-        );
-        let (session, begin) = match how.pooled {
-            true => (None, AssertSqlSafe(format!("BEGIN; SET LOCAL {limits}")).into_sql_str()),
-            false => (
-                Some(Arc::<str>::from(format!("SET {limits}; {KEEPALIVES}"))),
-                "BEGIN".into_sql_str(),
-            ),
+        )
+        .into();
+        let session = (!how.pooled).then(|| format!("{limits}; {KEEPALIVES}").into());
+        let pooled = how.pooled.then_some(limits);
+        let connecting = Connecting { options, how, session, doubt: Doubt::default() };
+        let pool = |connections| PostgresPool {
+            pool: connecting.pool(connections),
+            pooled: pooled.clone(),
+            doubt: connecting.doubt.clone(),
         };
-        let pool = PgPoolOptions::new()
-            .max_connections(how.connections.max(2))
-            .acquire_timeout(how.lock_timeout)
-            .test_before_acquire(false)
-            .before_acquire(|connection, of| {
-                Box::pin(async move {
-                    if of.idle_for > TRUSTED {
-                        connection.ping().await?;
-                    }
-                    Ok(true)
-                })
-            })
-            .after_connect(move |connection, _| {
-                let session = session.clone();
-                Box::pin(async move {
-                    if let Some(session) = session {
-                        let set = sqlx::raw_sql(AssertSqlSafe(session.to_string()));
-                        connection.execute(set).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .connect_with(options.clone())
-            .await?;
-        let schema = migrate(&pool).await?;
+        let (writer, readers) = (pool(how.connections), pool(how.read_connections));
+        let schema = migrate(&writer.pool).await?;
         let (hints, end) = (Hints::default(), CancellationToken::new());
         let server = Server {
-            begin,
-            schema: schema.clone(),
-            publishing: Arc::default(),
+            turns: Turns::new(schema.clone(), how.lock_timeout, how.connections),
             hints: hints.clone(),
             _end: end.clone().drop_guard(),
         };
-        let shared = Pool::Postgres(PostgresPool { pool: pool.clone(), pooled: how.pooled });
+        let told = readers.pool.clone();
         let store = Self {
-            writer: shared.clone(),
-            readers: shared,
+            writer: Pool::Postgres(writer),
+            readers: Pool::Postgres(readers),
             listeners: Listeners::default(),
             now: Timestamp::now,
             place: Arc::new(Place::Server(server)),
             caller: Arc::new(Caller::anyone()),
         };
         if !how.pooled {
-            let channel = format!("sparsetune {schema}");
-            let listening = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+            let channel =
+                format!("sparsetune_{:016x}", u64::from_be_bytes(name_of(&schema, "hints")));
+            let listening =
+                PgPoolOptions::new().max_connections(1).connect_lazy_with(connecting.options);
             let here = (store.listening(), hints.clone());
-            tokio::spawn(hints.tell(pool, channel.clone(), end.clone()));
+            tokio::spawn(hints.tell(told, channel.clone(), end.clone()));
             tokio::spawn(hints::hear(listening, channel, here, end));
         }
         Ok(store)
@@ -221,13 +204,19 @@ impl SqlStore {
     /// The same store for who listens as long as others have it: it does not keep it open.
     fn listening(&self) -> Self {
         let server = Server {
-            begin: "BEGIN".into_sql_str(),
-            schema: String::new(),
-            publishing: Arc::default(),
+            turns: Turns::new(String::new(), Duration::ZERO, 0),
             hints: Hints::default(),
             _end: CancellationToken::new().drop_guard(),
         };
         Self { place: Arc::new(Place::Server(server)), ..self.clone() }
+    }
+
+    /// The same store, which on a server writes by the connections for reads: for what must not wait behind those who wait for each other.
+    pub(super) fn apart(&self) -> Self {
+        match &*self.place {
+            Place::File(_) => self.clone(),
+            Place::Server(_) => Self { writer: self.readers.clone(), ..self.clone() },
+        }
     }
 }
 
@@ -249,9 +238,9 @@ async fn migrate(pool: &PgPool) -> Result<String> {
         return Err(StoreError::Backend(why.into()));
     };
     let alone = format!(
-        "{}; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({})",
-        locally(OPENING_PATIENCE),
-        lock(&schema, "opening")
+        "SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({})",
+        OPENING_PATIENCE.as_millis(),
+        i64::from_le_bytes(name_of(&schema, "opening"))
     );
     (&mut *tx).execute(sqlx::raw_sql(AssertSqlSafe(alone))).await?;
     apply(&mut tx).await?;

@@ -7,7 +7,7 @@ use crate::store::{
     KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Result, Retaining, Weigh,
 };
 use async_trait::async_trait;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Of these jobs those that ended and whose plan is not pinned.
 const REMOVABLE: &str =
@@ -45,14 +45,6 @@ const PLANS: &str =
              AND (newer.created_at, newer.id) > (plans.created_at, plans.id)),
          CAST(octet_length(body) + octet_length(facts) AS BIGINT), namespace
      FROM plans";
-
-/// The blobs that each plan names; see `named_blobs`.
-const FILES: &str = "SELECT plans.id, named.value FROM plans, /*[*/json_each(json_extract(body,
-         '$.launch.source', '$.launch.cubin', '$.launch.ptx',
-         '$.launch.update.source', '$.launch.update.cubin', '$.launch.update.ptx')) named/*|LATERAL (VALUES
-         (body ->> '$.launch.source'), (body ->> '$.launch.cubin'), (body ->> '$.launch.ptx'), (body ->> '$.launch.update.source'),
-         (body ->> '$.launch.update.cubin'), (body ->> '$.launch.update.ptx')) named (value)]*/ WHERE named.value IS NOT NULL
-     UNION SELECT plans.id, a.value ->> '$.blob' FROM plans, json_each(body, '$.launch.arrays') a";
 
 type PlanRow = (String, Vec<u8>, Option<String>, i64, bool, bool, i64, String);
 
@@ -128,8 +120,9 @@ impl Retaining for SqlStore {
     }
 
     async fn kept_matrices(&self) -> Result<Vec<KeptMatrix>> {
+        let mut tx = self.readers.study().await?;
         let rows: Vec<(String, Vec<u8>, i64, bool, bool)> =
-            db::query_as(MATRICES).fetch_all(&self.readers).await?;
+            db::query_as(MATRICES).fetch_all(&mut tx).await?;
         rows.into_iter()
             .map(|(namespace, digest, used_at, pinned, needed)| {
                 let digest = codec::digest("matrix digest", &digest)?;
@@ -140,10 +133,11 @@ impl Retaining for SqlStore {
     }
 
     async fn kept_jobs(&self, weigh: Weigh) -> Result<Vec<KeptJob>> {
+        let mut tx = self.readers.study().await?;
         let rows: Vec<(String, i64, bool, bool, i64, i64, i64, String)> = db::query_as(JOBS)
             .bind(weigh >= Weigh::Bytes)
             .bind(weigh >= Weigh::Trials)
-            .fetch_all(&self.readers)
+            .fetch_all(&mut tx)
             .await?;
         rows.into_iter()
             .map(
@@ -174,18 +168,16 @@ impl Retaining for SqlStore {
 
     async fn kept_plans(&self) -> Result<Vec<KeptPlan>> {
         // One state of the database, so that no plan is without its files.
-        let mut tx = self.readers.snapshot().await?;
+        let mut tx = self.readers.study().await?;
         let rows: Vec<PlanRow> = db::query_as(PLANS).fetch_all(&mut tx).await?;
-        let named: Vec<(String, Option<String>)> = db::query_as(FILES).fetch_all(&mut tx).await?;
+        let mut files: HashMap<String, BTreeSet<Digest>> = HashMap::new();
+        upkeep::each_launch(&mut tx, |plan, blob| {
+            files.entry(plan.to_owned()).or_default().insert(blob);
+        })
+        .await?;
         let bundled: Vec<(String, Vec<u8>, bool)> =
             db::query_as("SELECT plan, blob, imported = 1 FROM bundles").fetch_all(&mut tx).await?;
         drop(tx);
-        let mut files: HashMap<String, Vec<Digest>> = HashMap::new();
-        for (plan, text) in named {
-            let digest = text.unwrap_or_default().parse::<Digest>();
-            let digest = digest.map_err(|error| codec::corrupt("plan blob", error.to_string()))?;
-            files.entry(plan).or_default().push(digest);
-        }
         let mut bundles: HashMap<String, Vec<KeptBundle>> = HashMap::new();
         for (plan, blob, imported) in bundled {
             let blob = codec::digest("bundle blob", &blob)?;
@@ -201,7 +193,7 @@ impl Retaining for SqlStore {
                     pinned,
                     superseded,
                     bytes: codec::count("length of a plan", bytes)?,
-                    files: files.remove(&id).unwrap_or_default(),
+                    files: files.remove(&id).unwrap_or_default().into_iter().collect(),
                     bundles: bundles.remove(&id).unwrap_or_default(),
                     id: PlanId(id),
                 })

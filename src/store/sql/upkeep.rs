@@ -5,6 +5,7 @@ use super::{Place, SqlStore, codec, endings, models, webhooks};
 use crate::domain::Digest;
 use crate::store::{Change, Pruned, Result, Retention, StoreError, Upkeep};
 use async_trait::async_trait;
+use serde::Deserialize;
 use std::collections::HashSet;
 
 /// Number of jobs whose events are removed in one transaction, so that the writer is never held for long.
@@ -21,97 +22,70 @@ const TRAININGS: &str = "DELETE FROM jobs WHERE id IN (
      WHERE age > $1)";
 
 /// Predicted plans that no job created or names, and that are old or superseded by a measured plan.
-pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND body ->> '$.provenance.job' IS NULL
+pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND id IN (SELECT value FROM json_each($2))
+     AND body ->> '$.provenance.job' IS NULL
      AND (created_at < $1 OR EXISTS (
          SELECT 1 FROM plans measured WHERE measured.predicted = 0
              AND measured.namespace = plans.namespace AND measured.pattern_digest = plans.pattern_digest AND measured.problem = plans.problem
              AND measured.device_class = plans.device_class AND measured.l2_policy = plans.l2_policy))
      AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.plan = plans.id)";
 
+/// The launches of plans, by their ids.
+pub(super) const LAUNCHES: &str =
+    "SELECT id, body -> '$.launch' FROM plans WHERE id > $1 ORDER BY id LIMIT $2";
+
+/// Number of plans whose launches are read at a time.
+const LAUNCHES_AT_ONCE: i64 = 200;
+
+/// Predicted plans that may go, by their ids, so that each statement looks at as many as are removed at a time. On a server they are locked,
+/// past those that an end of a job is just about to name.
+const PREDICTED_PAGE: &str = "SELECT id FROM plans WHERE predicted = 1 AND id > $1 ORDER BY id LIMIT $2 /*[*//*|FOR UPDATE SKIP LOCKED]*/";
+
 #[async_trait]
 impl Upkeep for SqlStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
-        let mut tx = self.begin().await?;
-        let mut changes = endings::cancelled(&mut tx, None, self.now()).await?;
-        let devices = db::query("DELETE FROM devices WHERE seen_at < $1")
-            .bind(retention.devices.0)
-            .execute(&mut *tx)
-            .await?;
-        if devices.rows_affected() > 0 {
-            changes.push(revise(&mut tx).await?);
-        }
-        db::query(TRAININGS).bind(MOST_TRAININGS).execute(&mut *tx).await?;
-        models::prune(&mut tx).await?;
-        tx.commit(changes).await?;
+        let mut pruned = Pruned::default();
+        let mut failed = None;
+        // Each by itself: what one step meets must not keep the others from being done, round by round.
+        let mut step = |done: Result<()>| {
+            if let Err(error) = done {
+                tracing::warn!(%error, "a step of pruning failed");
+                failed.get_or_insert(error);
+            }
+        };
+        step(self.prune_devices(retention).await.map(|gone| pruned.devices = gone));
         let keys = db::query("DELETE FROM idempotency_keys WHERE created_at < $1")
             .bind(retention.idempotency_keys.0)
             .execute(&self.writer)
-            .await?;
-        let predicted =
-            db::query(PREDICTED).bind(retention.predicted.0).execute(&self.writer).await?;
+            .await;
+        step(keys.map(|keys| pruned.idempotency_keys = keys.rows_affected()).map_err(Into::into));
+        step(self.prune_predicted(retention).await.map(|gone| pruned.predicted = gone));
         // Files that can be built again.
         let bundles = db::query("DELETE FROM bundles WHERE imported = 0 AND created_at < $1")
             .bind(retention.bundles.0)
             .execute(&self.writer)
-            .await?;
-        webhooks::prune(self, retention).await?;
-        let mut pruned = Pruned {
-            idempotency_keys: keys.rows_affected(),
-            devices: devices.rows_affected(),
-            events: 0,
-            predicted: predicted.rows_affected(),
-            bundles: bundles.rows_affected(),
-        };
-        loop {
-            // The last event stays, because it tells a late listener how the job ended. A job with only that event left is
-            // complete.
-            let events = db::query(
-                "DELETE FROM events WHERE (job, seq) IN (
-                     SELECT e.job, e.seq FROM (
-                         SELECT j.id, j.last_seq FROM jobs j
-                         WHERE j.finished_at < $1
-                             AND EXISTS (SELECT 1 FROM events x WHERE x.job = j.id AND x.seq < j.last_seq)
-                         LIMIT $2) old
-                     JOIN events e ON e.job = old.id AND e.seq < old.last_seq)",
-            )
-            .bind(retention.events.0)
-            .bind(BATCH)
-            .execute(&self.writer)
-            .await?;
-            if events.rows_affected() == 0 {
-                return Ok(pruned);
-            }
-            pruned.events += events.rows_affected();
-        }
+            .await;
+        step(bundles.map(|bundles| pruned.bundles = bundles.rows_affected()).map_err(Into::into));
+        step(webhooks::prune(self, retention).await);
+        step(self.prune_events(retention).await.map(|gone| pruned.events = gone));
+        failed.map_or(Ok(pruned), Err)
     }
 
     async fn named_blobs(&self) -> Result<HashSet<Digest>> {
+        // One state of the database, in as much time as it takes.
+        let mut tx = self.readers.study().await?;
         let matrices: Vec<Vec<u8>> =
-            db::query_scalar("SELECT digest FROM matrices").fetch_all(&self.readers).await?;
+            db::query_scalar("SELECT digest FROM matrices").fetch_all(&mut tx).await?;
         let mut named = matrices
             .iter()
             .map(|digest| codec::digest("matrix digest", digest))
             .collect::<Result<HashSet<Digest>>>()?;
         let bundles: Vec<Vec<u8>> =
-            db::query_scalar("SELECT blob FROM bundles").fetch_all(&self.readers).await?;
+            db::query_scalar("SELECT blob FROM bundles").fetch_all(&mut tx).await?;
         for blob in &bundles {
             named.insert(codec::digest("bundle blob", blob)?);
         }
-        let plans: Vec<Option<String>> = db::query_scalar(
-            "SELECT body ->> '$.launch.source' FROM plans
-             UNION SELECT body ->> '$.launch.cubin' FROM plans
-             UNION SELECT body ->> '$.launch.ptx' FROM plans
-             UNION SELECT body ->> '$.launch.update.source' FROM plans
-             UNION SELECT body ->> '$.launch.update.cubin' FROM plans
-             UNION SELECT body ->> '$.launch.update.ptx' FROM plans
-             UNION SELECT a.value ->> '$.blob' FROM plans, json_each(body, '$.launch.arrays') a",
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        for text in plans.into_iter().flatten() {
-            let digest = text.parse::<Digest>();
-            named.insert(digest.map_err(|error| codec::corrupt("plan blob", error.to_string()))?);
-        }
+        each_launch(&mut tx, |_, blob| _ = named.insert(blob)).await?;
         Ok(named)
     }
 
@@ -168,6 +142,132 @@ impl Upkeep for SqlStore {
         }
         self.readers.close().await;
         self.writer.close().await;
+    }
+}
+
+impl SqlStore {
+    async fn prune_devices(&self, retention: &Retention) -> Result<u64> {
+        let mut tx = self.begin().await?;
+        let mut changes = endings::cancelled(&mut tx, None, self.now()).await?;
+        let some: Option<i64> =
+            db::query_scalar("SELECT CAST(1 AS BIGINT) FROM devices WHERE seen_at < $1 LIMIT 1")
+                .bind(retention.devices.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+        if some.is_some() {
+            // First, as heartbeats do: one that locks the device's row before it waits for the revision would meet this one.
+            changes.push(revise(&mut tx).await?);
+        }
+        let devices = db::query("DELETE FROM devices WHERE seen_at < $1")
+            .bind(retention.devices.0)
+            .execute(&mut *tx)
+            .await?;
+        db::query(TRAININGS).bind(MOST_TRAININGS).execute(&mut *tx).await?;
+        models::prune(&mut tx).await?;
+        tx.commit(changes).await?;
+        Ok(devices.rows_affected())
+    }
+
+    async fn prune_predicted(&self, retention: &Retention) -> Result<u64> {
+        let (mut gone, mut after) = (0, String::new());
+        loop {
+            let mut tx = self.begin_beside().await?;
+            let page: Vec<String> = db::query_scalar(PREDICTED_PAGE)
+                .bind(&after)
+                .bind(BATCH)
+                .fetch_all(&mut *tx)
+                .await?;
+            let Some(last) = page.last() else { return Ok(gone) };
+            let done = db::query(PREDICTED)
+                .bind(retention.predicted.0)
+                .bind(codec::encode_part("plans", &page)?)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit(None).await?;
+            gone += done.rows_affected();
+            after.clone_from(last);
+        }
+    }
+
+    async fn prune_events(&self, retention: &Retention) -> Result<u64> {
+        let mut gone = 0;
+        loop {
+            // The last event stays, because it tells a late listener how the job ended. A job with only that event left is
+            // complete.
+            let events = db::query(
+                "DELETE FROM events WHERE (job, seq) IN (
+                     SELECT e.job, e.seq FROM (
+                         SELECT j.id, j.last_seq FROM jobs j
+                         WHERE j.finished_at < $1
+                             AND EXISTS (SELECT 1 FROM events x WHERE x.job = j.id AND x.seq < j.last_seq)
+                         LIMIT $2) old
+                     JOIN events e ON e.job = old.id AND e.seq < old.last_seq)",
+            )
+            .bind(retention.events.0)
+            .bind(BATCH)
+            .execute(&self.writer)
+            .await?;
+            if events.rows_affected() == 0 {
+                return Ok(gone);
+            }
+            gone += events.rows_affected();
+        }
+    }
+}
+
+/// The blobs that each plan names, with the plan's id. Bodies are long and parsed by the database, so each is parsed once, for the one part that
+/// names blobs, and a page of them at a time is read here.
+pub(super) async fn each_launch(
+    on: &mut Connection,
+    mut told: impl FnMut(&str, Digest),
+) -> Result<()> {
+    let mut after = String::new();
+    loop {
+        let page: Vec<(String, Option<String>)> =
+            db::query_as(LAUNCHES).bind(&after).bind(LAUNCHES_AT_ONCE).fetch_all(&mut *on).await?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        after = last.clone();
+        for (plan, text) in &page {
+            let Some(text) = text else { continue };
+            let launch: Option<Launch> = serde_json::from_str(text)
+                .map_err(|error| codec::corrupt("plan blob", error.to_string()))?;
+            for blob in launch.iter().flat_map(Launch::blobs) {
+                let digest = blob.parse::<Digest>();
+                let digest =
+                    digest.map_err(|error| codec::corrupt("plan blob", error.to_string()))?;
+                told(plan, digest);
+            }
+        }
+    }
+}
+
+/// The part of a plan's body that names blobs.
+#[derive(Deserialize)]
+struct Launch {
+    #[serde(flatten)]
+    own: Texts,
+    update: Option<Texts>,
+    #[serde(default)]
+    arrays: Vec<Array>,
+}
+
+#[derive(Deserialize)]
+struct Texts {
+    source: Option<String>,
+    cubin: Option<String>,
+    ptx: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Array {
+    blob: String,
+}
+
+impl Launch {
+    fn blobs(&self) -> impl Iterator<Item = &String> {
+        let texts = [Some(&self.own), self.update.as_ref()].into_iter().flatten();
+        let texts = texts.flat_map(|Texts { source, cubin, ptx }| [source, cubin, ptx]).flatten();
+        texts.chain(self.arrays.iter().map(|array| &array.blob))
     }
 }
 

@@ -5,17 +5,22 @@
 
 mod cells;
 mod dialect;
+mod doubt;
 mod query;
 
 pub(super) use cells::Cells;
 pub use dialect::for_postgres;
+pub(super) use doubt::{Doubt, is_code_of_spent};
 pub(super) use query::{Text, query, query_as, query_scalar};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{Postgres, SqlSafeStr, Sqlite, Transaction};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, Postgres, SqlSafeStr, Sqlite, Transaction,
+};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// Connections to one database.
 #[derive(Clone, Debug)]
@@ -28,14 +33,15 @@ pub(super) enum Pool {
 pub(super) struct PostgresPool {
     pub pool: PgPool,
     /// Behind a pooler that gives each transaction another connection: statements have no names, and each is a transaction, since they
-    /// are parsed and executed in two messages.
-    pub pooled: bool,
+    /// are parsed and executed in two messages. Then these are the settings with which each begins.
+    pub pooled: Option<Arc<str>>,
+    pub doubt: Doubt,
 }
 
 /// A connection, or a transaction on one, which is rolled back if it is dropped.
 pub(super) enum Connection {
     Sqlite(Link<Sqlite>),
-    Postgres { link: Link<Postgres>, pooled: bool },
+    Postgres { link: Link<Postgres>, pooled: bool, doubt: Doubt },
 }
 
 pub(super) enum Link<D: sqlx::Database> {
@@ -76,10 +82,11 @@ impl Pool {
     pub async fn acquire(&self) -> sqlx::Result<Connection> {
         Ok(match self {
             Self::Sqlite(pool) => Connection::Sqlite(Link::Free(pool.acquire().await?)),
-            Self::Postgres(PostgresPool { pool, pooled: false }) => {
-                Connection::Postgres { link: Link::Free(pool.acquire().await?), pooled: false }
+            Self::Postgres(pool) if pool.pooled.is_none() => {
+                let link = Link::Free(pool.connection().await?);
+                Connection::Postgres { link, pooled: false, doubt: pool.doubt.clone() }
             }
-            Self::Postgres(_) => self.begin("BEGIN READ ONLY").await?,
+            Self::Postgres(pool) => pool.transaction("BEGIN READ ONLY").await?,
         })
     }
 
@@ -87,34 +94,25 @@ impl Pool {
     pub async fn snapshot(&self) -> sqlx::Result<Connection> {
         match self {
             Self::Sqlite(_) => self.begin("BEGIN").await,
-            Self::Postgres(_) => {
-                self.begin("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await
-            }
+            Self::Postgres(pool) => pool.transaction(SNAPSHOT).await,
         }
     }
 
+    /// [`Self::snapshot`], whose statements may take as long as they do: for upkeep, which reads whole tables and is waited for by nobody.
+    pub async fn study(&self) -> sqlx::Result<Connection> {
+        let mut tx = self.snapshot().await?;
+        tx.take_time().await?;
+        Ok(tx)
+    }
+
     /// A transaction that begins with this statement.
-    pub async fn begin(&self, statement: impl SqlSafeStr) -> sqlx::Result<Connection> {
-        let statement = statement.into_sql_str();
+    pub async fn begin(&self, statement: &'static str) -> sqlx::Result<Connection> {
         Ok(match self {
             Self::Sqlite(pool) => {
                 let tx = pool.begin_with(statement).await?;
                 Connection::Sqlite(Link::Transaction(tx))
             }
-            Self::Postgres(PostgresPool { pool, pooled }) => {
-                let own = pool.clone();
-                // To its end, whoever waits for it: of a BEGIN that is given up halfway the driver knows nothing, and the connection would go
-                // back to the pool within a transaction, in which later statements are answered and not kept.
-                let begun = tokio::spawn(async move {
-                    match own.begin_with(statement.clone()).await {
-                        // Of a server that was started again: nothing was done yet, so another connection may do it.
-                        Err(error) if is_cut(&error) => own.begin_with(statement).await,
-                        begun => begun,
-                    }
-                });
-                let begun = begun.await.map_err(|_| sqlx::Error::BeginFailed)??;
-                Connection::Postgres { link: Link::Transaction(begun), pooled: *pooled }
-            }
+            Self::Postgres(pool) => pool.transaction(statement).await?,
         })
     }
 
@@ -126,16 +124,43 @@ impl Pool {
     }
 }
 
-/// Whether the connection was lost, for which its server may have gone or ended it.
-pub(super) fn is_cut(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) | sqlx::Error::BeginFailed => true,
-        // Administrator shutdown, crash shutdown, cannot connect now, and the class of connection exceptions.
-        sqlx::Error::Database(cause) => cause.code().is_some_and(|code| {
-            matches!(&*code, "57P01" | "57P02" | "57P03")
-                || code.len() == 5 && code.starts_with("08")
-        }),
-        _ => false,
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+
+impl PostgresPool {
+    /// A connection that answers: one that was used a moment ago is not asked by the pool.
+    async fn connection(&self) -> sqlx::Result<PoolConnection<Postgres>> {
+        let mut connection = self.pool.acquire().await?;
+        match self.doubt.heard(connection.ping().await) {
+            Ok(()) => Ok(connection),
+            // Those that are as old are replaced from here on.
+            Err(_) => {
+                connection.close_on_drop();
+                self.pool.acquire().await
+            }
+        }
+    }
+
+    /// A transaction that begins with this statement and, behind a pooler, with the limits of all.
+    pub async fn transaction(&self, begin: &'static str) -> sqlx::Result<Connection> {
+        let statement = match &self.pooled {
+            Some(limits) => AssertSqlSafe(format!("{begin}; {limits}")).into_sql_str(),
+            None => begin.into_sql_str(),
+        };
+        let own = self.clone();
+        // To its end, whoever waits for it: of a BEGIN that is given up halfway the driver knows nothing, and the connection would go
+        // back to the pool within a transaction, in which later statements are answered and not kept.
+        let begun = tokio::spawn(async move {
+            match own.doubt.heard(own.pool.begin_with(statement.clone()).await) {
+                // Of a server that was started again: nothing was done yet, so another connection may do it.
+                Err(error) if doubt::is_spent(&error) => {
+                    own.doubt.heard(own.pool.begin_with(statement).await)
+                }
+                begun => begun,
+            }
+        });
+        let begun = begun.await.map_err(|_| sqlx::Error::BeginFailed)??;
+        let (pooled, doubt) = (self.pooled.is_some(), self.doubt.clone());
+        Ok(Connection::Postgres { link: Link::Transaction(begun), pooled, doubt })
     }
 }
 
@@ -143,8 +168,22 @@ impl Connection {
     pub async fn commit(self) -> sqlx::Result<()> {
         match self {
             Self::Sqlite(link) => link.commit().await,
-            Self::Postgres { link, .. } => link.commit().await,
+            Self::Postgres { link, doubt, .. } => doubt.heard(link.commit().await),
         }
+    }
+
+    /// Runs statements of this program without parameters, in one message; on a server alone.
+    pub async fn run(&mut self, statements: String) -> sqlx::Result<()> {
+        if let Self::Postgres { link, doubt, .. } = self {
+            let done = (**link).execute(sqlx::raw_sql(AssertSqlSafe(statements))).await;
+            doubt.heard(done)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the statements of this transaction take as long as they do.
+    pub async fn take_time(&mut self) -> sqlx::Result<()> {
+        self.run("SET LOCAL statement_timeout = 0".to_owned()).await
     }
 }
 
@@ -152,7 +191,7 @@ impl Connection {
 pub(super) enum Executor<'c> {
     Pool(&'c Pool),
     Sqlite(&'c mut SqliteConnection),
-    Postgres { connection: &'c mut PgConnection, pooled: bool },
+    Postgres { connection: &'c mut PgConnection, pooled: bool, doubt: &'c Doubt },
 }
 
 impl<'c> From<&'c Pool> for Executor<'c> {
@@ -165,8 +204,8 @@ impl<'c> From<&'c mut Connection> for Executor<'c> {
     fn from(connection: &'c mut Connection) -> Self {
         match connection {
             Connection::Sqlite(link) => Self::Sqlite(link),
-            Connection::Postgres { link, pooled } => {
-                Self::Postgres { connection: link, pooled: *pooled }
+            Connection::Postgres { link, pooled, doubt } => {
+                Self::Postgres { connection: link, pooled: *pooled, doubt }
             }
         }
     }

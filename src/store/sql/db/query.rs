@@ -1,6 +1,7 @@
 //! A statement with its parameters, executed on either database.
 
-use super::{Executor, Pool, PostgresPool, dialect, is_cut};
+use super::doubt::is_spent;
+use super::{Executor, Pool, dialect};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, FromRow, Postgres, SqlSafeStr, SqlStr, Sqlite};
@@ -124,6 +125,30 @@ macro_rules! arguments {
     }};
 }
 
+/// Executes on whichever connection of a server's pool is free. Behind a pooler it is a transaction, with the limits of all.
+macro_rules! on_server {
+    ($query:expr, $pool:expr, $method:ident) => {{
+        let query = $query;
+        match &$pool.pooled {
+            None => $pool.doubt.heard(query.$method(&$pool.pool).await),
+            Some(_) => match $pool.transaction("BEGIN").await {
+                Ok(mut tx) => {
+                    let Executor::Postgres { connection, doubt, .. } = Executor::from(&mut tx)
+                    else {
+                        return Err(sqlx::Error::BeginFailed);
+                    };
+                    let found = doubt.heard(query.persistent(false).$method(connection).await);
+                    match found {
+                        Ok(found) => tx.commit().await.map(|()| found),
+                        failed => failed,
+                    }
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }};
+}
+
 /// Executes by the given method of sqlx's queries, on whichever database it is.
 macro_rules! run {
     ($query:expr, $on:expr, $make:ident, $method:ident) => {{
@@ -138,31 +163,23 @@ macro_rules! run {
                 let arguments = arguments!(values, SqliteArguments);
                 sqlx::$make::<Sqlite, _, _>(text, arguments).$method(connection).await
             }
-            Executor::Pool(Pool::Postgres(PostgresPool { pool, pooled: false })) => {
+            Executor::Pool(Pool::Postgres(pool)) => {
                 let text = dialect::translated(text);
                 let arguments = arguments!(values.iter().cloned(), PgArguments);
                 let query = sqlx::$make::<Postgres, _, _>(text.clone(), arguments);
-                match query.$method(pool).await {
+                match on_server!(query, pool, $method) {
                     // Of a server that was started again. What is asked of a pool and answered with rows reads.
-                    Err(error) if is_cut(&error) => {
+                    Err(error) if is_spent(&error) => {
                         let arguments = arguments!(values, PgArguments);
-                        sqlx::$make::<Postgres, _, _>(text, arguments).$method(pool).await
+                        on_server!(sqlx::$make::<Postgres, _, _>(text, arguments), pool, $method)
                     }
                     found => found,
                 }
             }
-            Executor::Pool(Pool::Postgres(PostgresPool { pool, pooled: true })) => {
+            Executor::Postgres { connection, pooled, doubt } => {
                 let arguments = arguments!(values, PgArguments);
                 let query = sqlx::$make::<Postgres, _, _>(dialect::translated(text), arguments);
-                let mut tx = pool.begin().await?;
-                let found = query.persistent(false).$method(&mut *tx).await?;
-                tx.commit().await?;
-                Ok(found)
-            }
-            Executor::Postgres { connection, pooled } => {
-                let arguments = arguments!(values, PgArguments);
-                let query = sqlx::$make::<Postgres, _, _>(dialect::translated(text), arguments);
-                query.persistent(!pooled).$method(connection).await
+                doubt.heard(query.persistent(!pooled).$method(connection).await)
             }
         }
     }};
@@ -192,22 +209,15 @@ impl Query<'_, ()> {
                 let arguments = arguments!(values, SqliteArguments);
                 affected!(sqlx::query_with::<Sqlite, _>(text, arguments).execute(connection).await)
             }
-            Executor::Pool(Pool::Postgres(PostgresPool { pool, pooled })) => {
+            Executor::Pool(Pool::Postgres(pool)) => {
                 let arguments = arguments!(values, PgArguments);
                 let query = sqlx::query_with::<Postgres, _>(dialect::translated(text), arguments);
-                if *pooled {
-                    let mut tx = pool.begin().await?;
-                    let done = query.persistent(false).execute(&mut *tx).await?;
-                    tx.commit().await?;
-                    Ok(Done(done.rows_affected()))
-                } else {
-                    affected!(query.execute(pool).await)
-                }
+                affected!(on_server!(query, pool, execute))
             }
-            Executor::Postgres { connection, pooled } => {
+            Executor::Postgres { connection, pooled, doubt } => {
                 let arguments = arguments!(values, PgArguments);
                 let query = sqlx::query_with::<Postgres, _>(dialect::translated(text), arguments);
-                affected!(query.persistent(!pooled).execute(connection).await)
+                affected!(doubt.heard(query.persistent(!pooled).execute(connection).await))
             }
         }
     }

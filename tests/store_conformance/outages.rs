@@ -1,0 +1,194 @@
+//! Connections that are short, lost, or of no use any more, and rows that go while others refer to them.
+
+use crate::words::*;
+use crate::{Harness, postgres};
+use sparsetune::domain::webhook::{Webhook, WebhookId};
+use sparsetune::domain::{Digest, JobState, Timestamp};
+use sparsetune::store::{
+    Jobs as _, NewWork, PostgresOptions, Queue, SqlStore, StoreError, Trials as _, Upkeep as _,
+};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection past the store, and past a pooler.
+async fn raw(harness: &Harness) -> PgConnection {
+    let Harness::Postgres { database, .. } = harness else { panic!("there is no server") };
+    PgConnection::connect(&postgres::shared().url(database, false)).await.unwrap()
+}
+
+async fn run(raw: &mut PgConnection, statement: &str) {
+    raw.execute(sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))).await.unwrap();
+}
+
+/// Long enough for a busy machine, and shorter than what those wait who hold the others up.
+const SOON: Duration = Duration::from_secs(4);
+
+async fn soon<T>(what: &str, call: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, call).await.unwrap_or_else(|_| panic!("{what} was held up"))
+}
+
+pub async fn those_who_wait_for_their_turn_leave_connections(harness: &Harness) {
+    let (url, options) = harness.url();
+    let options = PostgresOptions { connections: 4, read_connections: 2, ..options };
+    let store = Arc::new(SqlStore::connect(&url, options).await.unwrap());
+    let (matrix, job) = queued(&*store).await;
+    let held = claim(&*store, "w", LEASE).await.unwrap();
+    // The first of them has its turn, and is kept from writing.
+    let mut other = raw(harness).await;
+    run(&mut other, "BEGIN; LOCK TABLE idempotency_keys IN EXCLUSIVE MODE").await;
+    let submitted: Vec<_> = (0..12)
+        .map(|at| {
+            let key = Some((format!("key {at}"), Digest::of(&[at as u8])));
+            let new = NewWork { idempotency: key, ..new_job(&matrix, &at.to_string(), at) };
+            let store = store.clone();
+            tokio::spawn(async move { store.submit(&new).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for at in 0..3 {
+        soon("a look", store.work(&job.id)).await.unwrap().unwrap();
+        soon("a renewal", store.renew(&held.fence, LEASE)).await.unwrap();
+        let trials = [trial(&job.id, at, 1.0)];
+        soon("a trial", store.record_trials(&held.fence, &trials)).await.unwrap();
+    }
+    let waiting: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .fetch_one(&mut other)
+    .await
+    .unwrap();
+    assert_eq!(waiting, 0, "they wait here, without connections");
+    // Who gives up leaves nothing behind.
+    let (gone, kept) = submitted.split_at(6);
+    gone.iter().skip(1).for_each(tokio::task::JoinHandle::abort);
+    run(&mut other, "COMMIT").await;
+    for task in kept {
+        while !task.is_finished() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    for at in 0..8 {
+        let new = new_job(&matrix, &format!("after {at}"), at);
+        soon("a submission", store.submit(&new)).await.unwrap();
+    }
+}
+
+/// As one that has become a replica: connections that were made then stay so.
+pub async fn a_server_that_takes_no_writes_is_busy_until_it_does(harness: &Harness) {
+    let (url, options) = harness.url();
+    let Harness::Postgres { database, .. } = harness else { panic!("there is no server") };
+    let before = SqlStore::connect(&url, options).await.unwrap();
+    let (matrix, _) = queued(&before).await;
+    let mut other = raw(harness).await;
+    let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
+    run(&mut other, &set).await;
+    let store = SqlStore::connect(&url, options).await.unwrap();
+    for at in 0..20 {
+        let refused = store.submit(&new_job(&matrix, &at.to_string(), at)).await;
+        assert!(matches!(refused, Err(StoreError::Busy(_))), "{refused:?}");
+    }
+    let set = format!("ALTER DATABASE {database} RESET default_transaction_read_only");
+    let mut other =
+        PgConnection::connect(&postgres::shared().url("postgres", false)).await.unwrap();
+    run(&mut other, &set).await;
+    store.submit(&new_job(&matrix, "after", 99)).await.unwrap();
+}
+
+/// As a newer process changes them.
+pub async fn plans_of_statements_that_changed_are_made_anew(harness: &Harness) {
+    let store = harness.open().await;
+    let id = store.id().await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(store.id().await.unwrap(), id);
+    }
+    run(&mut raw(harness).await, "ALTER TABLE store_id ALTER COLUMN id TYPE VARCHAR(80)").await;
+    assert_eq!(store.id().await.unwrap(), id);
+}
+
+/// The lock is of another connection than the row.
+pub async fn what_is_published_under_a_lost_lock_is_refused(harness: &Harness) {
+    let store = harness.open().await;
+    let (one, two) = (matrix("one", 1), matrix("two", 2));
+    let guard = store.publishing().await.unwrap();
+    guard.is_still_held().await.unwrap();
+    assert!(store.insert_matrix(&one).await.unwrap());
+    let mut other = raw(harness).await;
+    let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let begun = Instant::now();
+    while sqlx::query_scalar::<_, i64>(ended).fetch_one(&mut other).await.unwrap() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it is lost");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(guard.is_still_held().await.is_err());
+    let refused = store.insert_matrix(&two).await;
+    assert!(matches!(refused, Err(StoreError::Busy(_))), "{refused:?}");
+    assert!(store.matrix(&two.digest).await.unwrap().is_none());
+    drop(guard);
+    let _guard = store.publishing().await.unwrap();
+    assert!(store.insert_matrix(&two).await.unwrap());
+}
+
+pub async fn a_webhook_may_go_while_a_job_ends(harness: &Harness) {
+    let store = harness.open().await;
+    let (_, _) = queued(&*store).await;
+    let held = claim(&*store, "w", LEASE).await.unwrap();
+    let hook = |name: &str| Webhook {
+        id: WebhookId(name.to_owned()),
+        url: "https://example.com".to_owned(),
+        states: vec![JobState::Failed],
+        created_at: Timestamp::now(),
+        paused_until: None,
+    };
+    for name in ["goes", "stays"] {
+        store.insert_webhook(&hook(name), "secret", 9).await.unwrap();
+    }
+    // It is deleted, and that is not committed yet.
+    let mut other = raw(harness).await;
+    run(&mut other, "BEGIN; DELETE FROM webhooks WHERE id = 'goes'").await;
+    let ends = {
+        let store = store.clone();
+        let finish = ended(&held.job, JobState::Failed, None);
+        tokio::spawn(async move { store.finish(&held.fence, &finish).await })
+    };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    run(&mut other, "COMMIT").await;
+    ends.await.unwrap().unwrap();
+    let due = store.claim_deliveries(&[], Timestamp::now().plus_millis(60_000), 9).await.unwrap();
+    let told: Vec<&str> = due.iter().map(|one| one.hook.0.as_str()).collect();
+    assert_eq!(told, ["stays"]);
+}
+
+pub async fn limits_of_time_hold_behind_a_pooler(harness: &Harness) {
+    let (url, options) = harness.url();
+    let short = Duration::from_millis(300);
+    let options = PostgresOptions { statement_timeout: short, ..options };
+    let store = SqlStore::connect(&url, options).await.unwrap();
+    let (_, job) = queued(&store).await;
+    let mut other = raw(harness).await;
+    run(&mut other, "BEGIN; LOCK TABLE jobs, store_id IN ACCESS EXCLUSIVE MODE").await;
+    // On a connection of its own, and on any.
+    let late = soon("a look", store.work(&job.id)).await;
+    assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
+    let late = soon("a look", store.id()).await;
+    assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
+}
+
+pub async fn what_an_owner_holds_is_given_back(harness: &Harness) {
+    let store = harness.open().await;
+    let (matrix, job) = queued(&*store).await;
+    let held = claim(&*store, "here", LEASE).await.unwrap();
+    store.submit(&new_job(&matrix, "another", 2)).await.unwrap();
+    let others = claim(&*store, "there", LEASE).await.unwrap();
+    assert_eq!(store.release_all("here").await.unwrap(), 1);
+    assert_eq!(store.release_all("here").await.unwrap(), 0);
+    let back = store.job(&job.id).await.unwrap().unwrap();
+    assert_eq!((back.state, back.attempts), (JobState::Queued, 0));
+    store.renew(&others.fence, LEASE).await.unwrap();
+    let late = store.renew(&held.fence, LEASE).await;
+    assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
+    let queue: Queue = of_cpu();
+    assert!(store.claim(&queue, "there", LEASE, 5).await.unwrap().is_some());
+}
