@@ -45,7 +45,9 @@ class Network:
         """Makes a host; its address."""
         number = len(self.hosts) + 2
         space, near, address = f"{BRIDGE}-{name}", f"{BRIDGE}{number}", f"{NET}.{number}"
+        # What an earlier run that was killed has left.
         run("ip", "netns", "del", space, check=False)
+        run("ip", "link", "del", near, check=False)
         run("ip", "netns", "add", space)
         run("ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", space)
         run("ip", "link", "set", near, "master", BRIDGE, "up")

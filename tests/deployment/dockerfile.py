@@ -4,7 +4,6 @@
 import dataclasses
 import fnmatch
 import json
-import pathlib
 import re
 import shutil
 
