@@ -83,7 +83,8 @@ pub struct Data {
     pub max_temporary_bytes: u64,
     pub min_free_bytes: u64,
     pub synchronous: Synchronous,
-    store: String,
+    /// It may have a password.
+    store: Secret,
     blobs: String,
     blob_cache: String,
     pub blob_cache_max: u64,
@@ -313,7 +314,7 @@ impl Data {
     /// Where the store is.
     pub fn store(&self) -> StorePlace {
         // What cannot be read was refused with the configuration.
-        let named = StorePlace::parse(&self.store);
+        let named = StorePlace::parse(&self.store.0);
         named.unwrap_or_else(|| StorePlace::File(self.file()))
     }
 

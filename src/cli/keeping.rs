@@ -141,6 +141,7 @@ fn words(found: &Checkup) -> String {
     let each = |digests: &[crate::domain::Digest], what: &str| -> Vec<String> {
         digests.iter().map(|digest| format!("{digest}: {what}")).collect()
     };
+    lines.extend(each(&found.unread, "could not be read: nothing is known of it"));
     lines.extend(each(&found.damaged, "damaged"));
     lines.extend(each(
         &found.matrices_without_file,

@@ -35,7 +35,7 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
     let source = from.open(how).await.with_context(|| format!("cannot open {from}"))?;
     let target = to.open(how).await.with_context(|| format!("cannot open {to}"))?;
     let moved = source
-        .move_to(&target, |moved| {
+        .move_to(&target, &to.to_string(), |moved| {
             if !args.json {
                 eprintln!("{}: {} rows", moved.table, moved.rows);
             }

@@ -252,26 +252,32 @@ fn sorted(named: HashSet<Digest>) -> Vec<Digest> {
 
 /// Copies one blob and compares the copy with its digest; its bytes, or `None` if it is missing or damaged.
 async fn copied(from: &dyn Blobs, to: &dyn Blobs, digest: &Digest) -> Result<Option<u64>> {
-    let file = match from.local_copy(digest).await {
-        Err(BlobError::NotFound(_)) => return Ok(None),
-        found => found?,
-    };
-    let staged = to.stage().await?;
-    let copy = move || {
-        let bytes = std::fs::copy(&file, &staged)?;
-        io::Result::Ok((name_of(staged.path())?, bytes, staged.into_temp_path()))
-    };
-    let done = tokio::task::spawn_blocking(copy).await.map_err(io::Error::other);
-    let (name, bytes, staged) = match done.and_then(|done| done) {
-        // Deleted in the meantime.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        done => done.map_err(BlobError::from)?,
-    };
-    if name != Some(*digest) {
-        return Ok(None);
+    let mut judged = false;
+    loop {
+        let file = match from.local_copy(digest).await {
+            Err(BlobError::NotFound(_)) => return Ok(None),
+            found => found?,
+        };
+        let staged = to.stage().await?;
+        let copy = move || {
+            let bytes = std::fs::copy(&file, &staged)?;
+            io::Result::Ok((name_of(staged.path())?, bytes, staged.into_temp_path()))
+        };
+        let done = tokio::task::spawn_blocking(copy).await.map_err(io::Error::other);
+        let (name, bytes, staged) = match done.and_then(|done| done) {
+            // Deleted in the meantime.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            done => done.map_err(BlobError::from)?,
+        };
+        if name == Some(*digest) {
+            to.put_file(staged, Some(*digest)).await?;
+            return Ok(Some(bytes));
+        }
+        // What this host has of a blob that is elsewhere may be spoilt, while that is sound: it is read there before it is left out.
+        if std::mem::replace(&mut judged, true) || !from.forget_copy(digest).await? {
+            return Ok(None);
+        }
     }
-    to.put_file(staged, Some(*digest)).await?;
-    Ok(Some(bytes))
 }
 
 /// A backup has everything that a token protects.

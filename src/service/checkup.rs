@@ -21,6 +21,8 @@ pub struct Checkup {
     pub database: Vec<String>,
     /// Blobs whose contents were compared with their digests.
     pub compared: u64,
+    /// Blobs that could not be read, as those of a bucket that is out of reach: nothing is known of them.
+    pub unread: Vec<Digest>,
     /// Blobs that are not what their digests say; set aside by a repair.
     pub damaged: Vec<Digest>,
     /// Matrices whose file is missing or damaged. A repair forgets them, but for those that a job needs; their plans are kept.
@@ -41,6 +43,7 @@ impl Checkup {
     /// Whether nothing is wrong; what upkeep removes by itself is not.
     pub fn is_whole(&self) -> bool {
         self.database.is_empty()
+            && self.unread.is_empty()
             && self.damaged.is_empty()
             && self.matrices_without_file.is_empty()
             && self.plan_files_missing.is_empty()
@@ -78,15 +81,18 @@ pub async fn checkup(
     found.set_aside = blobs.set_aside().await?;
     let mut sound = HashSet::new();
     for digest in all {
-        let Ok(file) = blobs.local_copy(&digest).await else { continue };
-        let name = tokio::task::spawn_blocking(move || name_of(&file)).await;
-        match name.map_err(io::Error::other)? {
-            Ok(name) if name == Some(digest) => {
+        match is_sound(blobs, &digest).await {
+            Ok(true) => {
                 sound.insert(digest);
             }
-            Ok(_) => found.damaged.push(digest),
+            Ok(false) => found.damaged.push(digest),
             // Deleted meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(BlobError::NotFound(_)) => continue,
+            Err(error @ (BlobError::Unavailable(_) | BlobError::Full(_))) => {
+                tracing::warn!(%digest, %error, "a blob was not compared");
+                found.unread.push(digest);
+                continue;
+            }
             Err(error) => return Err(error.into()),
         }
         found.compared += 1;
@@ -96,7 +102,9 @@ pub async fn checkup(
     found.unnamed = unnamed.len() as u64;
     let matrices = store.kept_matrices().await?;
     let matrices: HashSet<Digest> = matrices.into_iter().map(|kept| kept.digest).collect();
-    for digest in named.into_iter().filter(|digest| !sound.contains(digest)) {
+    let unread: HashSet<Digest> = found.unread.iter().copied().collect();
+    let named = named.into_iter().filter(|digest| !unread.contains(digest));
+    for digest in named.filter(|digest| !sound.contains(digest)) {
         // It may have come since the files were listed, or out of the trash.
         if !found.damaged.contains(&digest) && blobs.exists(&digest).await? {
             continue;
@@ -113,6 +121,28 @@ pub async fn checkup(
         mend(&mut found, store, blobs, unnamed, grace).await?;
     }
     Ok(found)
+}
+
+/// Whether a blob is what its digest says. What this host has of one that is elsewhere may be spoilt while that is sound, so it is read there
+/// before it is judged.
+pub(super) async fn is_sound(blobs: &dyn Blobs, digest: &Digest) -> Result<bool, BlobError> {
+    for last in [false, true] {
+        let file = match blobs.local_copy(digest).await {
+            Err(BlobError::Damaged(_)) => return Ok(false),
+            file => file?,
+        };
+        let name = tokio::task::spawn_blocking(move || name_of(&file)).await;
+        match name.map_err(io::Error::other)? {
+            Ok(name) if name == Some(*digest) => return Ok(true),
+            Ok(_) if last || !blobs.forget_copy(digest).await? => return Ok(false),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(BlobError::NotFound(*digest));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(false)
 }
 
 async fn mend(

@@ -101,12 +101,16 @@ impl Service {
         };
         let mut round = Round::default();
         // One after the other, and each by itself: a bucket that is out of reach must not keep the audit log from being trimmed.
+        let rows = round.done("rows", self.store.prune(&retention).await.map_err(Into::into));
+        let retained = round.done("retention", self.retain().await);
+        let files = round.done("staged files", files.await);
+        let swept = round.done("blobs", self.sweep_blobs(keep.blobs).await);
         let removed = Removed {
-            rows: round.done("rows", self.store.prune(&retention).await.map_err(Into::into)),
-            retained: round.done("retention", self.retain().await),
-            files: round.done("staged files", files.await),
-            blobs: round.done("unnamed blobs", self.remove_unnamed_blobs(keep.blobs).await),
-            trash: round.done("trash", self.empty_trash(keep.blobs).await),
+            rows,
+            retained,
+            files,
+            blobs: swept.0,
+            trash: swept.1,
             audit: round.done("audit log", self.trim_audit().await),
             tokens: round.done(
                 "tokens",
@@ -118,6 +122,22 @@ impl Service {
             tracing::info!(?removed, "removed old data");
         }
         round.failed.map_or(Ok(removed), Err)
+    }
+
+    /// The numbers of blobs that went to the trash and from there; none if another process is at it, since what one brings to the trash the other
+    /// might delete from it while its row is just written.
+    async fn sweep_blobs(&self, age: Duration) -> Result<(u64, u64)> {
+        let Some(alone) = self.store.sweeping().await? else { return Ok((0, 0)) };
+        // They may have been given to another database since they were opened.
+        let (owner, own) = (self.inner.blobs.owner().await?, self.store.id().await?);
+        if owner.is_some_and(|owner| owner != own) {
+            return Err(ServiceError::internal(
+                "the blobs are of another store by now, whose files upkeep of this one would remove",
+            ));
+        }
+        let moved = self.remove_unnamed_blobs(age).await?;
+        alone.is_still_held().await?;
+        Ok((moved, self.empty_trash(age).await?))
     }
 
     /// Moves the blobs that no plan and no matrix names to the trash; they remain if a job ended after storing its program but before

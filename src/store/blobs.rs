@@ -89,6 +89,10 @@ pub trait Blobs: Debug + Send + Sync {
     /// The blob as a local file, for readers that map it or run in another process.
     async fn local_copy(&self, digest: &Digest) -> Result<LocalFile>;
     async fn exists(&self, digest: &Digest) -> Result<bool>;
+    /// Removes this host's copy of a blob that is elsewhere, so that the next who reads it reads the blob itself. False if there are no copies.
+    async fn forget_copy(&self, _digest: &Digest) -> Result<bool> {
+        Ok(false)
+    }
     /// [`Self::exists`], and counts as putting it.
     async fn renew(&self, digest: &Digest) -> Result<bool>;
     /// What there is of each of these without opening it; `None` for one that is not there, also if it is in the trash.

@@ -349,6 +349,8 @@ pub trait Upkeep: Send + Sync {
     /// each scope that were never active (models that were active are kept permanently) and all but the newest 100 ended
     /// trainings of each scope.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
+    /// Held by the one process of all that sweeps the blobs: `None` if another does.
+    async fn sweeping(&self) -> Result<Option<Guard>>;
     /// The blobs that matrices, plans and bundles refer to.
     async fn named_blobs(&self) -> Result<HashSet<Digest>>;
     /// Grows whenever any process stores a plan or a device's facts, adds or deletes a matrix, or changes the active model.

@@ -42,6 +42,12 @@ pub enum OpenError {
          give it up, remove what is there"
     )]
     Restoring { blobs: BlobPlace },
+    /// What goes on under its name is another database, whose blobs upkeep of this one would remove.
+    #[error(
+        "the store {store} was moved to {to}, and goes on there: set data.store to that, and end whoever uses this one. {ADOPT}, and makes \
+         it one that is used again"
+    )]
+    Moved { store: StorePlace, to: String },
     /// The blobs say that they belong to another database, or do not say and the database names none of them.
     #[error(
         "the database {store} and the blobs {blobs} are not of one store: set data.store and data.blobs to what belongs together. If the \
@@ -128,9 +134,18 @@ pub async fn open_with(
         OpenError::ReadOnly { path, source: source.into() }
     };
     blobs.stage().await.map_err(unwritable)?;
+    if let Some(to) = store.moved_to().await.map_err(of_store)?
+        && !how.adopt
+    {
+        store.close().await;
+        return Err(OpenError::Moved { store: place, to });
+    }
     let id = store.id().await.map_err(of_store)?;
     let owner = blobs.owner().await.map_err(of_blobs)?;
     if owner.as_ref() == Some(&id) {
+        if how.adopt {
+            store.stays().await.map_err(of_store)?;
+        }
         if filling {
             // The restoration was interrupted between its last two steps.
             blobs.end_filling().await.map_err(of_blobs)?;
@@ -144,12 +159,17 @@ pub async fn open_with(
         return Err(OpenError::Restoring { blobs: there });
     }
     let present = blobs.all().await.map_err(of_blobs)?;
-    let known = present.is_empty()
+    // An empty folder may be what is left of a store that was given up. Whoever has an empty prefix of a bucket may be at work on another
+    // host, on its first day.
+    let free = owner.is_none() || matches!(there, BlobPlace::Folder(_));
+    let known = free && present.is_empty()
         || owner.is_none() && names_any(&store, &present).await.map_err(of_store)?;
     if !known && !how.adopt {
         store.close().await;
         return Err(OpenError::Foreign { store: place, blobs: there });
     }
+    // Adopted.
+    store.stays().await.map_err(of_store)?;
     // The blobs say it for good: a loss of power that undid the id of a new database would leave it with blobs of another.
     store.checkpoint().await.map_err(of_store)?;
     blobs.give_to(&id).await.map_err(of_blobs)?;

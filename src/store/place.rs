@@ -68,9 +68,13 @@ impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
         // Parameters may name a password, too.
-        let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        let (authority, database) = rest.rsplit_once('/').unwrap_or((rest, ""));
-        let host = authority.rsplit('@').next().unwrap_or_default();
+        let (place, parameters) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+        if parameters.contains('@') {
+            // Of a password with such a character, which is not written as it should be, nothing tells where it ends.
+            return write!(f, "{scheme}://...");
+        }
+        let place = place.rsplit('@').next().unwrap_or_default();
+        let (host, database) = place.split_once('/').unwrap_or((place, ""));
         write!(f, "{scheme}://{host}/{database}")
     }
 }
@@ -133,6 +137,11 @@ mod tests {
             ("postgresql://me:ge/h@eim@host/tuning", "postgresql://host/tuning"),
             ("postgres:///tuning?host=/run&password=geheim", "postgres:///tuning"),
             ("postgres://me:geheim@host", "postgres://host/"),
+            ("postgres://me:geheim/x@host", "postgres://host/"),
+            ("postgres://me:x/geheim@host/tuning", "postgres://host/tuning"),
+            ("postgres://me:geheim?x@host/tuning", "postgres://..."),
+            ("postgres://me:x#geheim@host/tuning", "postgres://..."),
+            ("postgres://host/tuning?password=x@geheim", "postgres://..."),
         ] {
             let place = StorePlace::parse(text).unwrap();
             assert_eq!(place.to_string(), told);

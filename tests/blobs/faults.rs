@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-struct Behind {
-    server: S3Server,
-    proxy: Proxy,
-    settings: BucketSettings,
-    folder: TempDir,
+pub struct Behind {
+    pub server: S3Server,
+    pub proxy: Proxy,
+    pub settings: BucketSettings,
+    pub folder: TempDir,
 }
 
 impl Behind {
-    async fn new() -> Option<Self> {
+    pub async fn new() -> Option<Self> {
         let server = S3Server::start()?;
         let proxy = Proxy::before(&server.address).await;
         let folder = tempfile::tempdir().unwrap();
@@ -27,11 +27,11 @@ impl Behind {
         Some(Self { server, proxy, settings, folder })
     }
 
-    async fn open(&self) -> Arc<dyn Blobs> {
+    pub async fn open(&self) -> Arc<dyn Blobs> {
         opened(&BlobPlace::Bucket(Box::new(self.settings.clone()))).await
     }
 
-    async fn refusal(&self) -> String {
+    pub async fn open_refused(&self) -> String {
         let place = BlobPlace::Bucket(Box::new(self.settings.clone()));
         let refused = place.open().await.expect_err("it was opened").to_string();
         assert!(!refused.contains(SECRET), "{refused}");
@@ -40,7 +40,7 @@ impl Behind {
 }
 
 /// What happens to the first requests of a kind.
-fn first(times: usize, part: &'static str, fault: Fault) -> impl FnMut(&str) -> Option<Fault> {
+pub fn first(times: usize, part: &'static str, fault: Fault) -> impl FnMut(&str) -> Option<Fault> {
     let mut left = times;
     move |line| {
         let hit = line.contains(part) && left > 0;
@@ -53,7 +53,7 @@ fn first(times: usize, part: &'static str, fault: Fault) -> impl FnMut(&str) -> 
 async fn a_store_that_overwrites_without_a_word_is_refused() {
     let Some(behind) = Behind::new().await else { return };
     behind.proxy.rule(|line| line.starts_with("PUT").then_some(Fault::Overwrite));
-    let refused = behind.refusal().await;
+    let refused = behind.open_refused().await;
     assert!(
         refused.contains("overwrites an object") && refused.contains("If-None-Match"),
         "{refused}"
@@ -68,19 +68,19 @@ async fn what_keeps_a_start_from_succeeding_is_said_without_secrets() {
     let Some(mut behind) = Behind::new().await else { return };
     let good = behind.settings.clone();
     behind.settings.options.push(("aws_secret_access_key".into(), Secret("wrong".into())));
-    let refused = behind.refusal().await;
+    let refused = behind.open_refused().await;
     assert!(refused.contains("the secret access key is not the right one"), "{refused}");
     behind.settings = good.clone();
     behind.proxy.rule(|_| Some(Fault::Answer(404, "NoSuchBucket")));
-    let refused = behind.refusal().await;
+    let refused = behind.open_refused().await;
     assert!(refused.contains("there is no such bucket"), "{refused}");
     behind.proxy.as_it_is();
     behind.settings = BucketSettings { allow_http: false, ..good.clone() };
-    behind.refusal().await;
+    behind.open_refused().await;
     // Nobody listens there.
     behind.settings = good;
     behind.settings.options.push(("aws_endpoint_url".into(), Secret("http://127.0.0.1:9".into())));
-    let refused = behind.refusal().await;
+    let refused = behind.open_refused().await;
     assert!(refused.contains("cannot be reached"), "{refused}");
 }
 

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod faults;
+mod losses;
 mod proxy;
 mod server;
 mod service;

@@ -21,6 +21,8 @@ pub enum Fault {
     Overwrite,
     /// The answer's last byte is another.
     Spoil,
+    /// The answer comes so much later.
+    Late(Duration),
 }
 
 type Rule = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
@@ -102,6 +104,7 @@ async fn exchange(
             body.clear();
         }
         Some(Fault::Spoil) => *body.last_mut()? ^= 1,
+        Some(Fault::Late(by)) => tokio::time::sleep(by).await,
         _ => {}
     }
     let head = head.replacen("\r\n\r\n", "\r\nconnection: close\r\n\r\n", 1);

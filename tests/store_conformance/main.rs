@@ -222,6 +222,7 @@ conform! {
     namespaces::quotas_and_turns_are_of_a_namespace,
     namespaces::webhooks_hear_of_their_own,
     namespaces::the_service_weighs_all_of_them,
+    outages::one_sweeps_at_a_time,
     retaining::what_is_kept_is_weighed,
     retaining::what_is_pinned_is_not_removed,
     retaining::what_is_removed_goes_with_all_that_is_its_own,

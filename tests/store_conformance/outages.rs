@@ -192,3 +192,17 @@ pub async fn what_an_owner_holds_is_given_back(harness: &Harness) {
     let queue: Queue = of_cpu();
     assert!(store.claim(&queue, "there", LEASE, 5).await.unwrap().is_some());
 }
+
+pub async fn one_sweeps_at_a_time(harness: &Harness) {
+    let (here, there) = (harness.open().await, harness.open().await);
+    let held = here.sweeping().await.unwrap().unwrap();
+    held.is_still_held().await.unwrap();
+    assert!(there.sweeping().await.unwrap().is_none());
+    assert!(here.sweeping().await.unwrap().is_none());
+    drop(held);
+    let begun = Instant::now();
+    while there.sweeping().await.unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it was given back");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -5,7 +5,7 @@ use crate::{Harness, postgres};
 use sparsetune::domain::{JobState, Namespace};
 use sparsetune::store::{
     Change, Devices as _, Jobs as _, Listener, Matrices as _, Plans as _, PostgresOptions,
-    SqlStore, StoreError, Trials as _, Upkeep as _,
+    SqlStore, SqliteOptions, StoreError, Trials as _, Upkeep as _,
 };
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -194,6 +194,7 @@ pub async fn no_error_names_the_password(harness: &Harness) {
         url.replace("postgres://", "postgres//"),
         url.replace("sparsetune:", "nobody:"),
         format!("{url}&port=x"),
+        format!("{url}&sslpassword=secret-of-tests"),
         server.url("postgres", false).replace("localhost", "[localhost"),
     ] {
         let error = SqlStore::connect(&url, options).await.unwrap_err();
@@ -221,17 +222,37 @@ pub async fn a_store_is_moved_and_moved_back(harness: &Harness) {
     }
     let (url, options) = harness.url();
     let server = SqlStore::connect(&url, options).await.unwrap();
+    // Not while somebody is at work.
+    let busy = claim(&first, "w", LEASE).await.unwrap();
+    let refused = first.move_to(&server, "there", |_| ()).await;
+    assert!(matches!(refused, Err(StoreError::InUse(_))), "{refused:?}");
+    first.release(&busy.fence).await.unwrap();
     // Interrupted, with a part of the jobs there.
     let interrupted = {
         let (first, server) = (first.clone(), server.clone());
-        tokio::spawn(async move { first.move_to(&server, stop_at(6)).await })
+        tokio::spawn(async move { first.move_to(&server, "there", stop_at(6)).await })
     };
     assert!(interrupted.await.unwrap_err().is_panic());
-    let moved = first.move_to(&server, |_| ()).await.unwrap();
+    // Nor does anybody write meanwhile.
+    let forgotten = {
+        let options =
+            SqliteOptions { busy_timeout: Duration::from_millis(100), ..SqliteOptions::default() };
+        SqlStore::open_with(&file("first"), options).await.unwrap()
+    };
+    let writes = |told: &sparsetune::store::sql::Moved| {
+        if told.table == "jobs" {
+            let late = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current()
+                    .block_on(forgotten.submit(&new_job(&matrix, "late", 1)))
+            });
+            assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
+        }
+    };
+    let moved = first.move_to(&server, "there", writes).await.unwrap();
     assert!(moved.iter().any(|one| one.table == "jobs" && one.rows == 701), "{moved:?}");
     assert_eq!(server.id().await.unwrap(), first.id().await.unwrap());
     let back = SqlStore::open(&file("back")).await.unwrap();
-    assert_eq!(server.move_to(&back, |_| ()).await.unwrap(), moved);
+    assert_eq!(server.move_to(&back, "back", |_| ()).await.unwrap(), moved);
     for store in [&server, &back] {
         assert_eq!(trials_of(store, &held.job.id).await, trials);
         assert_eq!(store.plan(&plan.id).await.unwrap().as_ref(), Some(&plan));
@@ -244,7 +265,7 @@ pub async fn a_store_is_moved_and_moved_back(harness: &Harness) {
     // Another store is not written over.
     let other = SqlStore::open(&file("other")).await.unwrap();
     queued(&other).await;
-    let refused = other.move_to(&server, |_| ()).await;
+    let refused = other.move_to(&server, "there", |_| ()).await;
     assert!(matches!(refused, Err(StoreError::InUse(_))), "{refused:?}");
 }
 

@@ -139,7 +139,7 @@ impl Config {
             let sane = (0.0..=36_600.0).contains(&keeping.days);
             found.unless(sane, &key, "must be at least 0 (no limit) and at most 36600");
         }
-        let known = data.store.is_empty() || StorePlace::parse(&data.store).is_some();
+        let known = data.store.0.is_empty() || StorePlace::parse(&data.store.0).is_some();
         found.unless(
             known,
             "data.store",

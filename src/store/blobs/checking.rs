@@ -12,11 +12,13 @@ use std::time::{Instant, SystemTime};
 /// The digest that a blob with these contents is named by; `None` if they are of no blob, as those of a damaged matrix. Blocks.
 pub type NameOf = fn(&Path) -> io::Result<Option<Digest>>;
 
-/// What a file was when its contents were compared. Another length, or another file, is compared again.
+/// What a file was when its contents were compared. Another length, or another file, is compared again. A file system hands out the numbers of
+/// files that are gone, so the time at which one was made counts, too, where it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     bytes: u64,
     inode: u64,
+    made: Option<SystemTime>,
 }
 
 /// What a comparison found.
@@ -52,7 +54,7 @@ impl Read {
 
 impl Seen {
     fn of(facts: &Metadata) -> Self {
-        Self { bytes: facts.len(), inode: facts.ino() }
+        Self { bytes: facts.len(), inode: facts.ino(), made: facts.created().ok() }
     }
 }
 

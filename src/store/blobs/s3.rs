@@ -37,6 +37,7 @@ use contents::Known;
 use fault::{Fault, Kind};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
+use keeping::Whose;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -96,6 +97,7 @@ struct Inner {
     checking: Checking,
     known: Known,
     presign: bool,
+    whose: Whose,
 }
 
 impl S3Blobs {
@@ -109,7 +111,8 @@ impl S3Blobs {
         let cache = blocking(move || Cache::open(&folder, most)).await?;
         probe::probe(&bucket).await?;
         let (checking, known, presign) = (Checking::default(), Known::default(), settings.presign);
-        Ok(Self(Arc::new(Inner { bucket, cache, checking, known, presign })))
+        let whose = Whose::default();
+        Ok(Self(Arc::new(Inner { bucket, cache, checking, known, presign, whose })))
     }
 
     /// File operations on a thread that may block.
@@ -253,7 +256,10 @@ impl Blobs for S3Blobs {
         if !self.0.presign {
             return Ok(None);
         }
-        self.0.present(digest).await?;
+        let facts = self.0.present(digest).await?;
+        if self.0.known.is_damaged(digest, &facts.version) {
+            return Err(BlobError::NotFound(*digest));
+        }
         let disposition = name.map(|name| format!("attachment; filename=\"{name}\""));
         let mut told = vec![("response-content-type", media_type)];
         told.extend(disposition.as_deref().map(|text| ("response-content-disposition", text)));
@@ -262,6 +268,16 @@ impl Blobs for S3Blobs {
 
     async fn exists(&self, digest: &Digest) -> Result<bool> {
         self.has(digest).await
+    }
+
+    async fn forget_copy(&self, digest: &Digest) -> Result<bool> {
+        let digest = *digest;
+        self.with_files(move |inner| {
+            inner.checking.forget(&digest);
+            inner.cache.remove(&digest)?;
+            Ok(true)
+        })
+        .await
     }
 
     async fn renew(&self, digest: &Digest) -> Result<bool> {

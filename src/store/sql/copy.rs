@@ -25,6 +25,9 @@ impl SqlStore {
     /// Gives the store another id, which it returns: a copy that goes on by itself is another store than its origin, and the blobs of
     /// the one are not the other's.
     pub async fn renew_id(&self) -> Result<String> {
+        if let Place::Server(_) = &*self.place {
+            return Err(StoreError::Misuse("a store on a server keeps its id".into()));
+        }
         let mut tx = self.begin().await?;
         let id = db::query_scalar(
             "UPDATE store_id SET id = lower(hex(randomblob(16))) WHERE only = 1 RETURNING id",

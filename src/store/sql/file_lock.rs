@@ -23,6 +23,8 @@ pub(super) enum Serial {
     Opening,
     /// Creating or deleting a matrix's file and row together.
     Publishing,
+    /// Moving blobs to the trash, and emptying it.
+    Sweeping,
 }
 
 impl Serial {
@@ -33,6 +35,7 @@ impl Serial {
             Self::Publishing => {
                 (".publishing", "storing or deleting a matrix", "is storing or deleting a matrix")
             }
+            Self::Sweeping => (".sweeping", "sweeping the blobs", "is sweeping the blobs"),
         }
     }
 }
@@ -73,7 +76,7 @@ impl FileLock {
                             Serial::Opening => {
                                 tracing::info!(lock = %path.display(), "another process is {doing}: waiting for the lock");
                             }
-                            Serial::Publishing => {
+                            Serial::Publishing | Serial::Sweeping => {
                                 tracing::debug!(lock = %path.display(), "another process is {doing}: waiting for the lock");
                             }
                         }

@@ -1,12 +1,15 @@
 //! All of a store to another database, and the proof that it is all there: each table's rows, hashed on both sides.
 
 use super::db::{self, Cells, Connection};
-use super::{Place, SqlStore};
+use super::{Place, SqlStore, Write};
 use crate::store::{Result, StoreError, Upkeep as _};
 use sqlx::AssertSqlSafe;
 
-/// Rows that are read and written at a time.
+/// Rows that are read and written at a time; of models, whose files have megabytes, fewer.
 const PAGE: i64 = 500;
+const MODELS: i64 = 4;
+/// Most values in one statement: SQLite takes 32,766, PostgreSQL twice as many.
+const VALUES: usize = 30_000;
 
 struct Table {
     name: &'static str,
@@ -105,7 +108,8 @@ impl Table {
             Some(_) => format!("WHERE ({key}) > ({})", marks.join(", ")),
             None => String::new(),
         };
-        let text = format!("SELECT {columns} FROM {name} {beyond} ORDER BY {key} LIMIT {PAGE}");
+        let page = if name == "models" { MODELS } else { PAGE };
+        let text = format!("SELECT {columns} FROM {name} {beyond} ORDER BY {key} LIMIT {page}");
         // Made of names in this file; all values are bound.
         let mut query = db::query_as::<Cells>(AssertSqlSafe(text));
         if let Some(Cells(last)) = after {
@@ -127,11 +131,15 @@ impl Table {
     async fn insert(&self, on: &mut Connection, rows: &[Cells]) -> Result<()> {
         let (name, columns) = (self.name, self.columns);
         let count = columns.split(", ").count();
-        let marks: Vec<String> = (1..=count).map(|n| format!("${n}")).collect();
-        let text = format!("INSERT INTO {name} ({columns}) VALUES ({})", marks.join(", "));
-        for Cells(row) in rows {
-            let mut query = db::query(AssertSqlSafe(text.clone()));
-            for cell in row {
+        for rows in rows.chunks(VALUES / count) {
+            let marks = |row: usize| {
+                let marks = (1..=count).map(|n| format!("${}", row * count + n));
+                format!("({})", marks.collect::<Vec<_>>().join(", "))
+            };
+            let marks: Vec<String> = (0..rows.len()).map(marks).collect();
+            let text = format!("INSERT INTO {name} ({columns}) VALUES {}", marks.join(", "));
+            let mut query = db::query(AssertSqlSafe(text));
+            for cell in rows.iter().flat_map(|Cells(row)| row) {
                 query = query.bind(cell);
             }
             query.execute(&mut *on).await?;
@@ -159,14 +167,22 @@ impl Table {
 }
 
 impl SqlStore {
-    /// Copies everything to another store, which has the same id afterwards and so the same blobs, and compares both. Nobody may write to
-    /// either meanwhile. Interrupted, it goes on where it was; `told` hears of each table.
+    /// Copies everything to another store, which has the same id afterwards and so the same blobs, and compares both. Nobody can write to
+    /// this one meanwhile, and it says afterwards that it was moved there, by the name `place`. Interrupted, it goes on where it was; `told`
+    /// hears of each table.
     ///
     /// # Errors
-    /// The other store has something that is not of this one, a table differs in the end, or either database fails.
-    pub async fn move_to(&self, to: &Self, told: impl Fn(&Moved)) -> Result<Vec<Moved>> {
+    /// A job is being worked on, the other store has something that is not of this one, a table differs in the end, or either database
+    /// fails.
+    pub async fn move_to(
+        &self,
+        to: &Self,
+        place: &str,
+        told: impl Fn(&Moved),
+    ) -> Result<Vec<Moved>> {
         let id = self.id().await?;
-        let mut from = self.readers.snapshot().await?;
+        let mut held = self.hold().await?;
+        let mut from = self.readers.study().await?;
         if to.id().await? != id {
             to.take_over(&id).await?;
         }
@@ -191,7 +207,7 @@ impl SqlStore {
             if here != there {
                 return Err(StoreError::Backend(
                     format!(
-                        "table {} differs: {} rows of digest {} here, {} rows of {} there. Was one of them written to meanwhile?",
+                        "table {} differs: {} rows of digest {} here, {} rows of {} there. Was the other written to meanwhile?",
                         table.name, here.rows, here.digest, there.rows, there.digest
                     )
                     .into(),
@@ -201,7 +217,50 @@ impl SqlStore {
             all.push(here);
         }
         to.end_move(&mut from).await?;
+        drop(from);
+        db::query("UPDATE store_id SET moved_to = $1").bind(place).execute(&mut *held).await?;
+        held.commit(None).await?;
         Ok(all)
+    }
+
+    /// A transaction beside which nobody writes, however long it takes; who tries is told that the store is busy.
+    async fn hold(&self) -> Result<Write> {
+        let mut tx = self.begin().await?;
+        let tables: Vec<&str> = TABLES.iter().chain([&LAST]).map(|table| table.name).collect();
+        tx.run(format!(
+            "SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE {} IN SHARE MODE",
+            tables.join(", ")
+        ))
+        .await?;
+        let working: i64 = db::query_scalar(
+            "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running') AND state = 'running'
+             AND lease_until > /*[*/$1/*|clock_ms() + 0 * $1]*/",
+        )
+        .bind(self.now().0)
+        .fetch_one(&mut *tx)
+        .await?;
+        if working > 0 {
+            return Err(StoreError::InUse(format!(
+                "{working} jobs are being worked on: stop all servers and workers first, and wait until their leases have expired"
+            )));
+        }
+        Ok(tx)
+    }
+
+    /// Where the store goes on, if it was moved.
+    pub(in crate::store) async fn moved_to(&self) -> Result<Option<String>> {
+        let moved: Option<String> =
+            db::query_scalar("SELECT moved_to FROM store_id").fetch_one(&self.readers).await?;
+        Ok(moved)
+    }
+
+    /// The store goes on here, although it was moved.
+    pub(in crate::store) async fn stays(&self) -> Result<()> {
+        let mut tx = self.begin().await?;
+        db::query("UPDATE store_id SET moved_to = NULL WHERE moved_to IS NOT NULL")
+            .execute(&mut *tx)
+            .await?;
+        tx.commit(None).await
     }
 
     /// Gives an empty store the id of another.

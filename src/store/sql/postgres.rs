@@ -87,6 +87,11 @@ impl Server {
         self.turns.publish(of_server(pool)?).await
     }
 
+    /// See [`Turns::sweep`].
+    pub(super) async fn sweeping(&self, pool: &Pool) -> Result<Option<Guard>> {
+        self.turns.sweep(of_server(pool)?).await
+    }
+
     /// See [`Turns::still_publishes`].
     pub(super) async fn still_publishes(&self, tx: &mut Connection) -> Result<()> {
         self.turns.still_publishes(tx).await
@@ -147,6 +152,7 @@ impl SqlStore {
     /// # Errors
     /// The URL cannot be read, the server cannot be reached or is too old, or the schema cannot be made. No error names the password.
     pub async fn connect(url: &str, how: PostgresOptions) -> Result<Self> {
+        known_parameters(url)?;
         let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
             StoreError::Misuse(format!("the URL of the store cannot be read: {error}").into())
         })?;
@@ -218,6 +224,43 @@ impl SqlStore {
             Place::Server(_) => Self { writer: self.readers.clone(), ..self.clone() },
         }
     }
+}
+
+/// The parameters of a URL that are understood. The driver would write others to the log with their values, which may be passwords.
+const PARAMETERS: [&str; 17] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+];
+
+fn known_parameters(url: &str) -> Result<()> {
+    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
+    let parameters = parameters.split('#').next().unwrap_or_default();
+    for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+        let name = parameter.split('=').next().unwrap_or_default();
+        let known = PARAMETERS.contains(&name) || name.starts_with("options");
+        if !known {
+            // Nor is a name told that may be a part of a password.
+            let why =
+                "the URL of the store has a parameter that is not understood (docs/postgres.md)";
+            return Err(StoreError::Misuse(why.into()));
+        }
+    }
+    Ok(())
 }
 
 /// Makes or changes the schema, one process at a time, in one transaction; returns the name of the schema. Done here and not by sqlx, whose

@@ -16,6 +16,8 @@ use tokio::time::timeout;
 
 /// Longest time that one who holds the lock for publishing may be silent: a blob is stored meanwhile.
 const LONGEST_PUBLISHING: Duration = Duration::from_secs(600);
+/// The same for one who sweeps the blobs, which may be many.
+const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
 /// So many namespaces are remembered before those that nobody waits for are forgotten.
 const NAMESPACES: usize = 256;
 
@@ -166,8 +168,29 @@ impl Turns {
             tx.run(take).await?;
             let holder: String = db::query_scalar(HOLDER).bind(lock).fetch_one(&mut tx).await?;
             *publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(Holder(holder));
-            let publishing = Publishing { tx: Mutex::new(tx), publisher, _here: here };
+            let lock = Locked(Mutex::new(tx));
+            let publishing = Publishing { lock, publisher, _here: here };
             Ok::<_, StoreError>(Guard::of(publishing))
+        });
+        taken.await.map_err(|_| sqlx::Error::BeginFailed)?
+    }
+
+    /// The lock of who sweeps the blobs, unless another process has it. Of a transaction, too.
+    pub(super) async fn sweep(&self, pool: &PostgresPool) -> Result<Option<Guard>> {
+        let lock = lock(&self.schema, "sweeping");
+        let pool = pool.clone();
+        let taken = tokio::spawn(async move {
+            let mut tx = pool.transaction("BEGIN").await?;
+            tx.run(format!(
+                "SET LOCAL idle_in_transaction_session_timeout = {}",
+                LONGEST_SWEEP.as_millis()
+            ))
+            .await?;
+            let got: bool = db::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
+                .bind(lock)
+                .fetch_one(&mut tx)
+                .await?;
+            Ok::<_, StoreError>(got.then(|| Guard::of(Locked(Mutex::new(tx)))))
         });
         taken.await.map_err(|_| sqlx::Error::BeginFailed)?
     }
@@ -186,13 +209,24 @@ impl Turns {
 }
 
 fn lost() -> StoreError {
-    StoreError::Busy("the lock under which matrices are stored was lost with its connection".into())
+    StoreError::Busy("a lock was lost with its connection, and another process may have it".into())
+}
+
+/// A transaction that has a lock.
+struct Locked(Mutex<Connection>);
+
+#[async_trait]
+impl Held for Locked {
+    async fn is_still(&self) -> Result<()> {
+        let mut tx = self.0.lock().await;
+        tx.run("SELECT 1".to_owned()).await.map_err(|_| lost())
+    }
 }
 
 /// The lock for publishing.
 struct Publishing {
     /// Ends first.
-    tx: Mutex<Connection>,
+    lock: Locked,
     publisher: Arc<Short<Option<Holder>>>,
     _here: OwnedMutexGuard<()>,
 }
@@ -200,8 +234,7 @@ struct Publishing {
 #[async_trait]
 impl Held for Publishing {
     async fn is_still(&self) -> Result<()> {
-        let mut tx = self.tx.lock().await;
-        tx.run("SELECT 1".to_owned()).await.map_err(|_| lost())
+        self.lock.is_still().await
     }
 }
 

@@ -1,12 +1,14 @@
 //! Removal of old rows, and the revision counter that tells caches when answers may have changed.
 
 use super::db::{self, Connection};
+use super::file_lock::{FileLock, Serial};
 use super::{Place, SqlStore, codec, endings, models, webhooks};
 use crate::domain::Digest;
-use crate::store::{Change, Pruned, Result, Retention, StoreError, Upkeep};
+use crate::store::{Change, Guard, Pruned, Result, Retention, StoreError, Upkeep};
 use async_trait::async_trait;
 use serde::Deserialize;
 use std::collections::HashSet;
+use std::time::Duration;
 
 /// Number of jobs whose events are removed in one transaction, so that the writer is never held for long.
 const BATCH: i64 = 200;
@@ -69,6 +71,18 @@ impl Upkeep for SqlStore {
         step(webhooks::prune(self, retention).await);
         step(self.prune_events(retention).await.map(|gone| pruned.events = gone));
         failed.map_or(Ok(pruned), Err)
+    }
+
+    async fn sweeping(&self) -> Result<Option<Guard>> {
+        match &*self.place {
+            Place::File(file) => {
+                match FileLock::wait(file, Serial::Sweeping, Duration::ZERO).await {
+                    Err(StoreError::Busy(_)) => Ok(None),
+                    taken => Ok(Some(Guard::of(taken?))),
+                }
+            }
+            Place::Server(server) => server.sweeping(&self.writer).await,
+        }
     }
 
     async fn named_blobs(&self) -> Result<HashSet<Digest>> {

@@ -14,10 +14,10 @@ const LIST: &str = "deliveries";
 /// The next delivery of each webhook that is neither paused nor in a list.
 pub(super) const DUE: &str = "SELECT due FROM (
          SELECT (SELECT id FROM deliveries
-                 WHERE hook = webhooks.id AND state = 'pending' AND next_at <= $1
+                 WHERE hook = webhooks.id AND state = 'pending' AND next_at <= /*[*/$1/*|statement_ms() + 0 * $1]*/
                  ORDER BY next_at, id LIMIT 1) AS due
          FROM webhooks
-         WHERE paused_until <= $1 AND id NOT IN (SELECT value FROM json_each($2))) next
+         WHERE paused_until <= /*[*/$1/*|statement_ms()]*/ AND id NOT IN (SELECT value FROM json_each($2))) next
      WHERE due IS NOT NULL";
 
 #[derive(sqlx::FromRow)]
@@ -218,10 +218,10 @@ impl Webhooks for SqlStore {
         }
         let mut tx = self.begin().await?;
         let rows: Vec<DueRow> = db::query_as(
-            "UPDATE deliveries SET attempts = attempts + 1, next_at = $1
+            "UPDATE deliveries SET attempts = attempts + 1, next_at = /*[*/$1/*|clock_ms() + ($1 - $2)]*/
              WHERE id IN (
                  SELECT id FROM deliveries
-                 WHERE id IN (SELECT value FROM json_each($3)) AND state = 'pending' AND next_at <= $2
+                 WHERE id IN (SELECT value FROM json_each($3)) AND state = 'pending' AND next_at <= /*[*/$2/*|statement_ms() + 0 * $2]*/
                  ORDER BY next_at, id LIMIT $4)
              RETURNING id, hook, body, attempts,
                  (SELECT url FROM webhooks WHERE webhooks.id = deliveries.hook) AS url,

@@ -1,7 +1,8 @@
 //! The objects of one prefix of a bucket: requests with the retries, conditions and errors that the blobs need.
 
+use super::cache::STAGING;
 use super::fault::{Fault, Kind};
-use super::transport::{StoreClock, Transport};
+use super::transport::{LIMIT, StoreClock, Transport, roles};
 use super::{BucketSettings, CONFIGURED};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
@@ -16,7 +17,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -30,6 +31,9 @@ const AT_ONCE: usize = 4;
 const MOST_PARTS: u64 = 9_000;
 /// Longest object that S3 copies by itself.
 const LONGEST_COPY: u64 = 5 << 30;
+/// How much longer than others a request for a copy may take, and the least bytes a second that it is given time for.
+const COPY_LIMITS: u32 = 5;
+const COPY_RATE: u64 = 8 << 20;
 /// First and longest pause before a request is repeated.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -57,6 +61,10 @@ pub(super) struct Bucket {
     clock: Arc<StoreClock>,
     /// How long a request is repeated that may succeed.
     patience: Duration,
+    /// Longest time of one request.
+    limit: Duration,
+    /// Where files are made that nobody else sees.
+    staging: PathBuf,
 }
 
 /// The crate's own texts may have credentials.
@@ -70,8 +78,12 @@ impl Bucket {
     pub(super) fn new(settings: &BucketSettings) -> Result<Self> {
         let BucketSettings { bucket, prefix, allow_http, timeout, retry, .. } = settings;
         let clock = Arc::new(StoreClock::default());
-        let transport =
-            Transport { limit: *timeout, plain: *allow_http, clock: Arc::clone(&clock) };
+        let transport = Transport {
+            limit: *timeout,
+            plain: *allow_http,
+            roles: roles(&settings.options),
+            clock: Arc::clone(&clock),
+        };
         let mut builder = AmazonS3Builder::new();
         for (name, value) in &settings.options {
             // Of the variables of the environment, some are for other programs.
@@ -94,7 +106,8 @@ impl Bucket {
             .with_http_connector(transport)
             .build()
             .map_err(|error| Fault::of(CONFIGURED, &error))?;
-        Ok(Self { store, prefix: Key::from(prefix.as_str()), clock, patience: *retry })
+        let (prefix, staging) = (Key::from(prefix.as_str()), settings.cache.join(STAGING));
+        Ok(Self { store, prefix, clock, patience: *retry, limit: *timeout, staging })
     }
 
     pub(super) fn key(&self, folder: &str, name: &str) -> Key {
@@ -170,6 +183,7 @@ impl Bucket {
             return self.write(key, range(&file, 0..bytes).await?).await;
         }
         let tried = "write an object in parts";
+        let before = self.facts(key).await?;
         let begun = self.store.put_multipart_opts(key, PutMultipartOptions::default()).await;
         let mut upload = begun.map_err(|error| Fault::of(tried, &error))?;
         let starts = (0..bytes).step_by(usize::try_from(part).unwrap_or(usize::MAX));
@@ -188,6 +202,13 @@ impl Bucket {
         };
         match done {
             Ok(done) => Ok(done.e_tag.unwrap_or_else(|| format!("{bytes}/unknown"))),
+            // It was completed before, and that answer was lost: then the object is there, and was not before this upload.
+            Err(fault) if fault.kind == Kind::Missing => match self.facts(key).await? {
+                Some(facts) if facts.bytes == bytes && before.as_ref() != Some(&facts) => {
+                    Ok(facts.version)
+                }
+                _ => Err(Fault::new(Kind::Passes, fault.to_string())),
+            },
             Err(fault) => {
                 // What is left of it costs room until the bucket's own rule removes it.
                 if let Err(error) = upload.abort().await {
@@ -224,12 +245,17 @@ impl Bucket {
     pub(super) async fn copy(&self, from: &Key, to: &Key) -> Result<bool> {
         let Some(facts) = self.facts(from).await? else { return Ok(false) };
         if facts.bytes > LONGEST_COPY {
-            let file = Arc::new(blocking(tempfile::tempfile).await?);
+            // Beside the copies: the system's folder for temporary files may be memory.
+            let folder = self.staging.clone();
+            let file = Arc::new(blocking(move || tempfile::tempfile_in(folder)).await?);
             self.read_to(from, &facts, Arc::clone(&file)).await?;
             self.write_file(to, file, facts.bytes).await?;
             return Ok(true);
         }
-        match self.store.copy_opts(from, to, CopyOptions::default()).await {
+        // The store answers once it has read and written all of it.
+        let limit = self.limit * COPY_LIMITS + Duration::from_secs(facts.bytes / COPY_RATE);
+        let copied = self.store.copy_opts(from, to, CopyOptions::default());
+        match LIMIT.scope(limit, copied).await {
             Ok(()) => Ok(true),
             Err(error) => {
                 let fault = Fault::of("copy an object", &error);

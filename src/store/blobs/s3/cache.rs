@@ -127,6 +127,8 @@ impl Cache {
 
     /// Makes what was fetched the copy of a blob.
     pub(super) fn publish(&self, coming: &Coming, digest: &Digest) -> io::Result<Option<InUse>> {
+        // A loss of power must not leave a name without its contents.
+        coming.file.sync_data()?;
         self.name(&coming.path, digest)?;
         std::fs::remove_file(&coming.path)?;
         // The lock of who fetched it is of the same file: it becomes one that others can share.

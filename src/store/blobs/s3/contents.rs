@@ -63,7 +63,7 @@ impl Known {
         locked(map).get(digest).is_some_and(|known| known == version)
     }
 
-    fn is_damaged(&self, digest: &Digest, version: &str) -> bool {
+    pub(super) fn is_damaged(&self, digest: &Digest, version: &str) -> bool {
         Self::is(&self.damaged, digest, version)
     }
 }
@@ -85,7 +85,8 @@ impl S3Blobs {
                 return Ok(());
             }
             if inner.bucket.facts(&inner.blob(digest)).await?.is_some() {
-                // It is damaged.
+                // It is damaged. Who is about to throw it away sees the mark.
+                inner.write_mark(digest).await?;
                 let version = inner.bucket.write(&inner.blob(digest), bytes).await?;
                 inner.known.written(digest, version);
                 return Ok(());
@@ -98,6 +99,13 @@ impl S3Blobs {
     pub(super) async fn send(&self, file: &Path, digest: &Digest) -> Result<bool> {
         let path = file.to_owned();
         let (file, bytes) = self.with_files(move |_| opened(&path)).await?;
+        let most = self.0.cache.most();
+        if bytes > most {
+            let why = format!(
+                "a blob of {bytes} bytes could not be read here: data.blob_cache_max is {most}"
+            );
+            return Err(BlobError::Full(why.into()));
+        }
         if bytes <= PART {
             let there = self.put_again(digest).await?;
             if !there {
@@ -110,6 +118,7 @@ impl S3Blobs {
             return Ok(false);
         }
         let inner = &self.0;
+        inner.write_mark(digest).await?;
         let version = inner.bucket.write_file(&inner.blob(digest), file, bytes).await?;
         inner.known.written(digest, version);
         Ok(true)
@@ -125,7 +134,7 @@ impl S3Blobs {
             if inner.known.fresh.contains_key(digest) {
                 return Ok(true);
             }
-            inner.bucket.write(&inner.mark(digest), Bytes::from_static(b"1")).await?;
+            inner.write_mark(digest).await?;
             inner.known.fresh.insert(*digest, ());
             // It may have gone to the trash before the mark was seen.
             if inner.bucket.facts(&inner.blob(digest)).await?.is_some() {
@@ -149,6 +158,10 @@ impl S3Blobs {
         }
         if inner.known.is_damaged(digest, version) {
             return Ok(false);
+        }
+        if facts.bytes > inner.cache.most() {
+            // Another host may keep larger ones; who reads it here is told.
+            return Ok(true);
         }
         match self.copy_of(digest).await {
             Ok(_) => {
@@ -250,7 +263,11 @@ impl S3Blobs {
                 read => read.map_err(not_found(digest))?,
             }
             let path = coming.path.clone();
-            let verdict = self.with_files(move |inner| inner.checking.verdict(&wanted, &path));
+            let verdict = self.with_files(move |inner| {
+                // Whatever was compared before under this name: these bytes were not.
+                inner.checking.forget(&wanted);
+                inner.checking.verdict(&wanted, &path)
+            });
             match verdict.await? {
                 Verdict::Sound => {
                     let seconds = began.elapsed().as_secs_f64();
@@ -300,6 +317,12 @@ impl S3Blobs {
 }
 
 impl Inner {
+    /// Says that a blob is put again, before it is looked at or written: who is just moving it to the trash looks for this afterwards.
+    async fn write_mark(&self, digest: &Digest) -> Result<()> {
+        self.bucket.write(&self.mark(digest), Bytes::from_static(b"1")).await?;
+        Ok(())
+    }
+
     /// What the store has under a blob's name, which comes back from the trash if need be.
     pub(super) async fn present(&self, digest: &Digest) -> Result<super::bucket::Facts> {
         for _ in 0..ATTEMPTS {
@@ -307,6 +330,7 @@ impl Inner {
                 return Ok(facts);
             }
             if !self.recover(digest).await? {
+                self.is_ours().await?;
                 self.known.forget(digest);
                 self.checking.forget(digest);
                 return Err(BlobError::NotFound(*digest));

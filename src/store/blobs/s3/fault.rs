@@ -16,8 +16,10 @@ pub(super) enum Kind {
     Conflict,
     /// It is another object than the one that was asked for.
     Changed,
-    /// Throttled, out of reach, slow, failed on the other side, or refused what it took before: the same request may succeed later.
+    /// Throttled, out of reach, slow, or failed on the other side: the same request may succeed later.
     Passes,
+    /// Refused (403): the same request may succeed once who may do what has changed, and not by being repeated.
+    Refused,
     /// There is no room in the store.
     Full,
     /// All else.
@@ -78,7 +80,7 @@ impl Fault {
                     Some("SignatureDoesNotMatch") => "the secret access key is not the right one",
                     _ => "the store refuses access",
                 };
-                named(Kind::Passes, what)
+                named(Kind::Refused, what)
             }
             E::NotSupported { .. } | E::NotImplemented { .. } => {
                 named(Kind::Lasts, "the store does not support it")
@@ -104,7 +106,9 @@ impl From<Fault> for BlobError {
     fn from(fault: Fault) -> Self {
         let cause = |fault: Fault| -> Cause { Box::new(fault) };
         match fault.kind {
-            Kind::Passes | Kind::Conflict | Kind::Changed => Self::Unavailable(cause(fault)),
+            Kind::Passes | Kind::Refused | Kind::Conflict | Kind::Changed => {
+                Self::Unavailable(cause(fault))
+            }
             Kind::Full => Self::Full(cause(fault)),
             Kind::Missing | Kind::Exists | Kind::Lasts => Self::Failed(cause(fault)),
         }

@@ -1,6 +1,6 @@
 //! Whose blobs a prefix has, the trash, and what was found damaged.
 
-use super::bucket::{Bucket, Facts, Result};
+use super::bucket::{Bucket, Facts, Result, opened};
 use super::fault::{Fault, Kind};
 use super::{BlobError, Inner};
 use crate::domain::Digest;
@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 const BLOBS: &str = "blobs";
 const MARKS: &str = "put";
@@ -24,7 +25,23 @@ const AT_ONCE: usize = 16;
 /// From so many blobs on, all are listed instead of looking at each.
 const MANY: usize = 500;
 
+/// How long a blob's copy stays in the trash at least, where the blob is in its place: who moves it there may not have come to its end.
+const SETTLED: Duration = Duration::from_secs(900);
+/// For so long it is not asked again whose the prefix is.
+const CONFIRMED: Duration = Duration::from_secs(1);
+
 type OfBlobs<T> = super::Result<T>;
+
+/// Whose blobs these were when they were opened, and when that was last seen to be so.
+#[derive(Debug, Default)]
+pub(super) struct Whose {
+    owner: Mutex<Option<String>>,
+    seen: Mutex<Option<Instant>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Inner {
     pub(super) fn blob(&self, digest: &Digest) -> Key {
@@ -40,18 +57,60 @@ impl Inner {
     }
 
     pub(super) async fn read_owner(&self) -> OfBlobs<Option<String>> {
+        let owner = self.owner_there().await?;
+        let mut known = locked(&self.whose.owner);
+        if known.is_none() {
+            known.clone_from(&owner);
+        }
+        drop(known);
+        Ok(owner)
+    }
+
+    async fn owner_there(&self) -> Result<Option<String>> {
         let read = self.bucket.read(&self.bucket.key("", OWNER)).await?;
         Ok(read.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
     }
 
+    /// Fails with `Unavailable` unless the bucket is there and has the blobs that were opened: to be asked before a blob is taken for missing,
+    /// since a `HEAD` does not tell a missing object from a missing bucket, nor from a store that was started on another disk.
+    pub(super) async fn is_ours(&self) -> OfBlobs<()> {
+        if locked(&self.whose.seen).is_some_and(|at| at.elapsed() < CONFIRMED) {
+            return Ok(());
+        }
+        let gone = |why: String| Err(BlobError::Unavailable(why.into()));
+        let there = match self.owner_there().await {
+            Err(fault) if fault.kind == Kind::Lasts => return gone(fault.to_string()),
+            there => there?,
+        };
+        let expected = locked(&self.whose.owner).clone();
+        match (expected, there) {
+            (Some(_), None) => gone(
+                "the bucket has no store-id any more: it is another one, or was emptied".into(),
+            ),
+            (Some(expected), Some(there)) if expected != there => {
+                gone(format!("the blobs in the bucket are of another store by now ({there})"))
+            }
+            _ => {
+                *locked(&self.whose.seen) = Some(Instant::now());
+                Ok(())
+            }
+        }
+    }
+
     pub(super) async fn write_owner(&self, id: &str) -> OfBlobs<()> {
+        self.write_owner_there(id).await?;
+        *locked(&self.whose.owner) = Some(id.to_owned());
+        Ok(())
+    }
+
+    async fn write_owner_there(&self, id: &str) -> OfBlobs<()> {
         let (key, text) = (self.bucket.key("", OWNER), Bytes::from(format!("{id}\n")));
-        if self.read_owner().await?.is_some() {
+        if self.owner_there().await?.is_some() {
             self.bucket.write(&key, text).await?;
             return Ok(());
         }
         match self.bucket.create(&key, text).await {
-            Err(fault) if fault.kind == Kind::Exists => match self.read_owner().await? {
+            Err(fault) if fault.kind == Kind::Exists => match self.owner_there().await? {
                 Some(owner) if owner == id => Ok(()),
                 _ => Err(BlobError::Failed("another store has taken them at this time".into())),
             },
@@ -172,15 +231,35 @@ impl Inner {
         if !self.bucket.copy(&blob, &self.trashed(digest)).await? {
             return Ok(false);
         }
+        // What has taken its place meanwhile, as what mends a damaged blob, stays.
+        if self.bucket.facts(&blob).await?.as_ref() != Some(&facts) {
+            return Ok(false);
+        }
         self.bucket.delete(&blob).await?;
         self.known.forget(digest);
         // Who put it again meanwhile has marked it before looking whether it is there.
         if self.bucket.facts(&mark).await? != marked {
-            self.recover(digest).await?;
+            self.bring_back(digest).await?;
             return Ok(false);
         }
         self.bucket.delete(&mark).await?;
         Ok(true)
+    }
+
+    /// Brings a blob back that somebody has put while it was moved to the trash.
+    async fn bring_back(&self, digest: &Digest) -> Result<()> {
+        if self.bucket.facts(&self.blob(digest)).await?.is_some() || self.recover(digest).await? {
+            return Ok(());
+        }
+        // Another has emptied the trash. What this host has of it is as good.
+        let copy = self.cache.take(digest).ok().flatten();
+        let Some((file, bytes)) = copy.as_ref().and_then(|copy| opened(&copy.path).ok()) else {
+            tracing::error!(%digest, "a blob that was put while it was moved to the trash is lost: it has to be uploaded again");
+            return Ok(());
+        };
+        self.bucket.write_file(&self.blob(digest), file, bytes).await?;
+        tracing::warn!(%digest, "a blob that was put while it was moved to the trash is back from this host's copy");
+        Ok(())
     }
 
     /// Brings a blob back from the trash; false if it is not there.
@@ -189,7 +268,7 @@ impl Inner {
             // Another was faster: it brought it back, or deleted it.
             return Ok(self.bucket.facts(&self.blob(digest)).await?.is_some());
         }
-        self.bucket.delete(&self.trashed(digest)).await?;
+        // What lies in the trash stays there for a while: another may just be moving what came back there again.
         tracing::warn!(%digest, "a blob was needed that nothing had named: it is back from the trash");
         Ok(true)
     }
@@ -217,8 +296,14 @@ impl Inner {
     pub(super) async fn empty(&self, named: &[Digest], age: Duration) -> OfBlobs<u64> {
         for digest in named {
             match self.bucket.facts(&self.blob(digest)).await? {
-                // It was put anew, beside what lies in the trash.
-                Some(_) => self.bucket.delete(&self.trashed(digest)).await?,
+                // It was put anew, beside what lies in the trash; or it is just being moved there.
+                Some(_) => {
+                    let trashed = self.trashed(digest);
+                    let facts = self.bucket.facts(&trashed).await?;
+                    if facts.is_some_and(|facts| self.bucket.is_older(facts.written, SETTLED)) {
+                        self.bucket.delete(&trashed).await?;
+                    }
+                }
                 None => drop(self.recover(digest).await?),
             }
         }

@@ -4,9 +4,11 @@
 //! here is small, a range of an object at most, so an answer is read whole under the request's own time limit: a body that trickles in
 //! ends like an answer that does not come.
 
+use super::Secret;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
+use hyper::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
@@ -17,9 +19,22 @@ use object_store::client::{
     HttpResponse, HttpService,
 };
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+tokio::task_local! {
+    /// The time limit of the requests of a task, where it is another than that of all.
+    pub(super) static LIMIT: Duration;
+}
+
+/// Where hosts and containers ask for the credentials of their role, which is on the link and without TLS: of Amazon's hosts, of containers,
+/// and of pods, each also by the newer protocol.
+const ROLES: [&str; 5] =
+    ["169.254.169.254", "169.254.170.2", "169.254.170.23", "[fd00:ec2::254]", "[fd00:ec2::23]"];
+/// The options that name another such place.
+const NAMES_ROLES: [&str; 2] = ["aws_metadata_endpoint", "aws_container_credentials_full_uri"];
 
 /// How long a connection may take.
 const CONNECTING: Duration = Duration::from_secs(5);
@@ -47,6 +62,25 @@ impl StoreClock {
     }
 }
 
+/// The places that the options name for credentials, as far as these are of this host or on its link: what is asked there without TLS is
+/// seen by nobody else.
+pub(super) fn roles(options: &[(String, Secret)]) -> Vec<String> {
+    let named = options.iter().filter(|(name, _)| NAMES_ROLES.contains(&name.as_str()));
+    let places = named.filter_map(|(_, value)| {
+        let uri: Uri = value.0.parse().ok()?;
+        is_near(uri.host()?).then(|| uri.authority().map(ToString::to_string)).flatten()
+    });
+    places.chain(ROLES.map(str::to_owned)).collect()
+}
+
+fn is_near(host: &str) -> bool {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_link_local(),
+        Ok(IpAddr::V6(address)) => address.is_loopback() || ROLES.contains(&host),
+        Err(_) => host == "localhost",
+    }
+}
+
 /// Makes the client of a store. `object_store`'s own options of a client are not looked at.
 #[derive(Debug)]
 pub(super) struct Transport {
@@ -54,6 +88,8 @@ pub(super) struct Transport {
     pub limit: Duration,
     /// Whether connections without TLS are made.
     pub plain: bool,
+    /// Hosts, with their ports, that are asked for credentials without it all the same.
+    pub roles: Vec<String>,
     pub clock: Arc<StoreClock>,
 }
 
@@ -75,13 +111,15 @@ impl HttpConnector for Transport {
             store: "S3",
             source: format!("the system's certificates cannot be read: {source}").into(),
         })?;
-        let tls = if self.plain { tls.https_or_http() } else { tls.https_only() };
+        // Which requests go without TLS is judged for each.
+        let tls = tls.https_or_http();
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(hyper_util::rt::TokioTimer::new())
             .build(tls.enable_http1().wrap_connector(tcp));
-        let Self { limit, ref clock, .. } = *self;
-        Ok(HttpClient::new(Connected { client, limit, clock: Arc::clone(clock) }))
+        let Self { limit, plain, ref roles, ref clock } = *self;
+        let (roles, clock) = (roles.clone(), Arc::clone(clock));
+        Ok(HttpClient::new(Connected { client, limit, plain, roles, clock }))
     }
 }
 
@@ -97,23 +135,46 @@ fn without_roots() -> Result<rustls::ClientConfig, rustls::Error> {
 struct Connected {
     client: Client<HttpsConnector<Tcp>, HttpRequestBody>,
     limit: Duration,
+    plain: bool,
+    roles: Vec<String>,
     clock: Arc<StoreClock>,
+}
+
+impl Connected {
+    /// Whether a request may be sent as it is.
+    fn may_send(&self, uri: &Uri) -> bool {
+        let role = || {
+            uri.authority().is_some_and(|place| self.roles.iter().any(|it| it == place.as_str()))
+        };
+        uri.scheme_str() == Some("https") || self.plain || role()
+    }
 }
 
 #[async_trait]
 impl HttpService for Connected {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if !self.may_send(request.uri()) {
+            let why = "a request without TLS, which s3.allow_http does not permit";
+            return Err(HttpError::new(HttpErrorKind::Request, io::Error::other(why)));
+        }
+        // Credentials are not of the store, whose clock counts.
+        let of_store = request
+            .uri()
+            .authority()
+            .is_none_or(|place| self.roles.iter().all(|it| it != place.as_str()));
+        let limit = LIMIT.try_with(|limit| *limit).unwrap_or(self.limit);
         let exchange = async {
             let answer = self.client.request(request).await.map_err(of_client)?;
             let (head, body) = answer.into_parts();
             let body: Bytes = body.collect().await.map_err(of_body)?.to_bytes();
             Ok::<_, HttpError>(HttpResponse::from_parts(head, body.into()))
         };
-        let answer = tokio::time::timeout(self.limit, exchange).await.map_err(|_| {
-            let why = format!("no complete answer within {} s", self.limit.as_secs_f32());
+        let answer = tokio::time::timeout(limit, exchange).await.map_err(|_| {
+            let why = format!("no complete answer within {} s", limit.as_secs_f32());
             HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, why))
         })??;
         let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+        let date = date.filter(|_| of_store);
         if let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) {
             self.clock.hear(date);
         }
