@@ -59,8 +59,11 @@ pub(super) fn nearest(
         .min_by(|(a, _), (b, _)| a.total_cmp(b))
 }
 
-/// Number of plans searched for winners, newest first.
+/// Number of plans whose matrices are compared for winners, newest first.
 const AMONG: u32 = 1000;
+/// Of these, the nearest that are read, each by a statement of its own: where one candidate wins nearly everywhere, no second one
+/// would be found among all of them, and a search would read a thousand plans before it begins.
+const READ: usize = 16;
 
 /// Candidates that won the same problem on the nearest other matrices, nearest first and without repetition, each with the
 /// distance of its matrix: a search may try these first.
@@ -74,14 +77,8 @@ pub(super) async fn winners(
 ) -> Result<Vec<(f64, Candidate)>> {
     let store = service.store();
     let among = store.plans_for(problem, class, l2_policy, AMONG).await?;
-    let mut near: Vec<(f64, PlanId)> = among
-        .into_iter()
-        .filter(|(other, _)| other.features.version == matrix.features.version)
-        .map(|(other, id)| (distance(matrix, &other, problem), id))
-        .collect();
-    near.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
     let mut winners: Vec<(f64, Candidate)> = Vec::new();
-    for (away, id) in near {
+    for (away, id) in near(matrix, problem, among) {
         if winners.len() == most {
             break;
         }
@@ -91,6 +88,18 @@ pub(super) async fn winners(
         }
     }
     Ok(winners)
+}
+
+/// The plans that are read for winners, nearest first.
+fn near(matrix: &Matrix, problem: &Problem, among: Vec<(Matrix, PlanId)>) -> Vec<(f64, PlanId)> {
+    let mut near: Vec<(f64, PlanId)> = among
+        .into_iter()
+        .filter(|(other, _)| other.features.version == matrix.features.version)
+        .map(|(other, id)| (distance(matrix, &other, problem), id))
+        .collect();
+    near.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+    near.truncate(READ);
+    near
 }
 
 #[cfg(test)]
@@ -130,6 +139,24 @@ mod tests {
         let mut other = near;
         other.features.version += 1;
         assert_eq!(nearest(&asked, &problem, vec![(other, id("other"))]), None);
+    }
+
+    #[test]
+    fn only_the_nearest_plans_are_read_for_winners() {
+        let problem = Problem::Spmm(Spmm::new(8, Dtype::F32, Layout::Row));
+        let asked = banded(100, 2);
+        let id = |rows: usize| PlanId(format!("{rows:03}"));
+        // The farthest first; of some rows twice.
+        let sizes: Vec<usize> = (101..141).rev().chain([101]).collect();
+        let among = sizes.iter().map(|rows| (banded(*rows, 2), id(*rows))).collect();
+        let found = near(&asked, &problem, among);
+        let ids: Vec<PlanId> = found.iter().map(|(_, id)| id.clone()).collect();
+        let nearest: Vec<PlanId> = [101].into_iter().chain(101..101 + READ - 1).map(id).collect();
+        assert_eq!(ids, nearest);
+        assert!(found.is_sorted_by(|a, b| a.0 <= b.0));
+        let mut other = banded(100, 2);
+        other.features.version += 1;
+        assert!(near(&asked, &problem, vec![(other, id(100))]).is_empty());
     }
 
     #[test]
