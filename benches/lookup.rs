@@ -146,7 +146,7 @@ async fn serve(folder: &std::path::Path) -> Result<(Running, String), Error> {
         expected_calls: None,
     };
     service.submit(&request, None).await?;
-    let queue = Queue::Device(plan.device.id.clone());
+    let queue = Queue::of(&plan.device, "bench");
     let claim = service.claim(&queue, "bench").await?.ok_or("no job")?;
     let claimed = claim.work.into_job().ok_or("a training")?;
     let (digest, pattern_digest) = (matrix.digest, matrix.pattern_digest);

@@ -24,6 +24,21 @@ pub fn started_as_child() -> bool {
     std::env::var_os(STARTED_AS_CHILD).is_some()
 }
 
+/// The name of this host; `local` if it has none.
+pub fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "local".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Names this start of this host's system, so that two hosts of one name differ; empty if the system does not tell.
+pub fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
+}
+
 /// Roots of CUDA toolkits, as the vendor's own tools name them.
 pub fn toolkit_roots() -> impl Iterator<Item = PathBuf> {
     ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(path)

@@ -31,7 +31,7 @@ fn owners(folder: &Path) -> Vec<String> {
         store.close().await;
         devices
     });
-    devices.into_iter().map(|(owner, ..)| owner).collect()
+    devices.into_iter().map(|seen| seen.owner).collect()
 }
 
 #[test]

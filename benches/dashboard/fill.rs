@@ -116,7 +116,7 @@ impl Maker<'_> {
             return Ok(job);
         }
         // Running jobs stay so for ever: no worker exists here.
-        let queue = Queue::Device(device.id.clone());
+        let queue = Queue::of(&device, "bench");
         let claim =
             store.claim(&queue, "bench", 10_000 * HOUR_MS, u32::MAX).await?.ok_or("no job")?;
         let claimed = claim.work.into_job().ok_or("a training")?;
@@ -163,6 +163,9 @@ impl Maker<'_> {
             id: JobId::fresh(),
             request,
             device: device.id.clone(),
+            device_class: Some(device.class()),
+            only_on: None,
+            ran_on: None,
             state: JobState::Queued,
             stage: Stage::Waiting,
             progress: Progress::default(),

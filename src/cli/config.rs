@@ -302,11 +302,7 @@ impl Worker {
         if !self.name.is_empty() {
             return self.name.clone();
         }
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        match host.trim() {
-            "" => "local".to_owned(),
-            host => host.to_owned(),
-        }
+        crate::environment::host()
     }
 }
 

@@ -22,6 +22,7 @@ pub mod logging;
 mod lookup;
 mod migrate;
 mod models;
+mod naming;
 mod pins;
 mod problem;
 mod quarantine;

@@ -1,7 +1,7 @@
 //! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
 use super::config::{self, Config, LogFormat};
-use super::{INTERRUPTED, admission, assemble, exposed, reading, say};
+use super::{INTERRUPTED, admission, assemble, exposed, naming, reading, say};
 use crate::environment::{account, files};
 use crate::http::{App, Limits, Metrics, PAGES, PATHS, Pace, Server};
 use crate::service::training::Trainer;
@@ -163,6 +163,12 @@ const CLOSE: Duration = Duration::from_secs(5);
 
 /// Moves everything into the database file, so that it alone can be copied. What is only dropped loses nothing either.
 pub async fn close(service: &Service) {
+    // Where the store is gone, the name is free when nobody was heard of under it for long.
+    match tokio::time::timeout(CLOSE, service.leave_name()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the name of this process was not given back"),
+        Err(_) => tracing::warn!("the name of this process was not given back in time"),
+    }
     if tokio::time::timeout(CLOSE, service.close()).await.is_err() {
         tracing::warn!("the store was not closed in time: its write-ahead log remains beside it");
     }
@@ -258,6 +264,9 @@ pub async fn open(config: &Config) -> anyhow::Result<(Service, Option<ProcessNam
     {
         tracing::error!(%error, "the models that ship with sparsetune could not be imported");
     }
+    if name.is_some() {
+        naming::take(&service, succession(config)).await?;
+    }
     Ok((service, name))
 }
 
@@ -266,6 +275,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
     let most = config.server.max_upload_bytes as u64;
     ServiceSettings {
         owner: config.worker.name(),
+        place: naming::place(config),
         limits: reading::limits(config),
         max_upload_bytes: most,
         stored: StoredLimits {

@@ -17,6 +17,19 @@ impl fmt::Display for DeviceId {
     }
 }
 
+/// Names one device among those of all hosts: a GPU's UUID (`GPU-...`), or where it has none a name with its host's (`cpu@node-7`). Whatever
+/// process opens the device, and by whatever name, it has the same key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct DeviceKey(pub String);
+
+impl fmt::Display for DeviceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -71,6 +84,9 @@ pub struct Device {
     /// recordings and of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
+    /// Which GPU it is among all: `GPU-` and its UUID, as the vendor's tools write it. Absent as `place` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// `cuBLAS 13.1.0`: the library that multiplies densified matrices. A plan that it won is stale with another
     /// version.
     #[serde(default)]
@@ -190,6 +206,7 @@ impl Device {
         vendor: None,
         vendor_file: None,
         place: None,
+        uuid: None,
         dense_vendor: None,
         kernels: BTreeMap::new(),
     };
@@ -203,6 +220,14 @@ impl Device {
             DeviceKind::Cpu => {
                 format!("cpu/{}/{}/{}t", self.name, self.compute_capability, self.multiprocessors)
             }
+        })
+    }
+
+    /// The device among those of all hosts, if it is one of this host's.
+    pub fn key(&self, host: &str) -> DeviceKey {
+        DeviceKey(match &self.uuid {
+            Some(uuid) => uuid.clone(),
+            None => format!("{}@{host}", self.id),
         })
     }
 

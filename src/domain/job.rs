@@ -1,6 +1,8 @@
 //! A job: a request to find a plan, and its progress.
 
-use super::{Candidate, Clock, DeviceId, Digest, Fixed, PlanId, Problem, Timestamp};
+use super::{
+    Candidate, Clock, DeviceClass, DeviceId, DeviceKey, Digest, Fixed, PlanId, Problem, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -29,7 +31,7 @@ pub struct JobRequest {
     /// Digest of an uploaded matrix.
     pub matrix: Digest,
     pub problem: Problem,
-    /// `auto` (default), `cpu`, `cuda:0`.
+    /// `auto` (default), a class in full, or one device by its name (`cpu`, `cuda:0`) or key.
     #[serde(default = "auto_device")]
     pub device: String,
     #[serde(default)]
@@ -196,8 +198,17 @@ pub struct Best {
 pub struct Job {
     pub id: JobId,
     pub request: JobRequest,
-    /// The device that `request.device` resolved to.
+    /// What its worker calls the device that it runs on or ran on; before, a device of its class by which it was judged.
     pub device: DeviceId,
+    /// Any device of this class may run it. Absent in jobs of earlier versions, which wait for a device of that name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_class: Option<DeviceClass>,
+    /// The one device that may, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_on: Option<DeviceKey>,
+    /// The device that it runs on or ran on last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_on: Option<DeviceKey>,
     pub state: JobState,
     pub stage: Stage,
     pub progress: Progress,

@@ -36,7 +36,16 @@ pub enum Work {
     Train(Box<Training>),
 }
 
+/// The format of work that this version writes at most, and understands. It grows with each change of requests or problems that an
+/// earlier version would misread; work notes which it needs, so that workers of earlier versions leave it.
+pub const FORMAT: u32 = 1;
+
 impl Work {
+    /// The least format by which the work is understood.
+    pub const fn needs(&self) -> u32 {
+        1
+    }
+
     pub const fn kind(&self) -> WorkKind {
         match self {
             Self::Tune(_) => WorkKind::Tune,

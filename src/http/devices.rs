@@ -15,7 +15,11 @@ impl From<DeviceStatus> for WorkerDevice {
     fn from(status: DeviceStatus) -> Self {
         Self {
             device: status.device.into(),
+            key: status.key,
             worker: status.owner,
+            host: status.host,
+            version: status.version,
+            draining: status.draining,
             local: status.local,
             online: status.online,
             seen_at: status.last_seen.to_rfc3339(),

@@ -340,6 +340,13 @@ impl From<ServiceError> for Problem {
             ServiceError::Invalid { pointer, .. } => {
                 Self::new(Kind::InvalidParameter, text).with("parameter", Some(pointer))
             }
+            ServiceError::Ambiguous { pointer, choices, .. } => {
+                let (kind, member) = match pointer.starts_with('/') {
+                    true => (Kind::InvalidBody, "pointer"),
+                    false => (Kind::InvalidParameter, "parameter"),
+                };
+                Self::new(kind, text).with(member, Some(pointer)).with("choices", Some(choices))
+            }
             ServiceError::Unreadable { line, byte, .. } => {
                 Self::new(Kind::UnreadableMatrix, text).with("line", line).with("byte", byte)
             }

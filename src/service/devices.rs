@@ -1,11 +1,18 @@
-//! Devices of this process and of others, their status, and the meaning of `auto`.
+//! Devices of this process and of others, and their status.
+
+mod standing;
+mod target;
+
+pub(super) use target::{AUTO, Known, Target, class_of};
 
 use super::{Result, Service, ServiceError};
+use target::nothing_registered;
 
 use crate::domain::{
-    Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, QuarantineId, Timestamp, discreet,
+    Device, DeviceClass, DeviceId, DeviceKey, DeviceKind, Job, JobId, JobState, QuarantineId,
+    Timestamp, discreet,
 };
-use crate::store::{JobFilter, Page, PageRequest, Quarantined};
+use crate::store::{JobFilter, Page, PageRequest, Quarantined, SeenDevice};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock};
@@ -24,8 +31,15 @@ pub(super) struct Local {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStatus {
     pub device: Device,
+    /// Which one it is among those of all hosts.
+    pub key: DeviceKey,
     /// The process whose worker serves the device.
     pub owner: String,
+    /// Its host and its version; absent of workers of earlier versions.
+    pub host: Option<String>,
+    pub version: Option<String>,
+    /// Whether its worker claims nothing more, since it is about to end.
+    pub draining: bool,
     /// Whether this process serves it.
     pub local: bool,
     /// Whether it sent a heartbeat recently and has no failure.
@@ -33,12 +47,12 @@ pub struct DeviceStatus {
     pub last_seen: Timestamp,
     /// Why it cannot work, as reported by its worker.
     pub trouble: Option<String>,
-    /// Why its worker waits before it measures, if it does; known of local devices.
+    /// Why its worker waits before it measures, if it does.
     pub waiting: Option<String>,
     pub running: Option<JobId>,
     /// Candidates that hung or killed a device of this class.
     pub quarantined: u64,
-    /// How often its evaluator was restarted, if this process serves it.
+    /// How often its evaluator was restarted; absent of workers of earlier versions.
     pub restarts: Option<u64>,
 }
 
@@ -57,17 +71,15 @@ impl Drop for Opening {
     }
 }
 
-/// The name that selects the best device.
-pub(super) const AUTO: &str = "auto";
-
 impl Service {
     /// Registers a device that a worker of this process serves; called again when its description changes.
     pub async fn register(&self, device: Device) -> Result<()> {
-        self.store.put_device(&self.inner.settings.owner, &device).await?;
+        let registered = Local { device, trouble: None, waiting: None, restarts: 0 };
+        self.tell_of(&registered).await?;
         {
             let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
-            local.retain(|known| known.device.id != device.id);
-            local.push(Local { device, trouble: None, waiting: None, restarts: 0 });
+            local.retain(|known| known.device.id != registered.device.id);
+            local.push(registered);
         }
         self.inner.signals.changed_here();
         Ok(())
@@ -156,17 +168,31 @@ impl Service {
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
         let quarantined = self.store.quarantine_counts().await?;
         let running = self.running().await?;
-        let status = |seen: Seen| DeviceStatus {
-            online: seen.online(),
-            local: seen.here.is_some(),
-            running: running.get(&seen.device.id).cloned(),
-            quarantined: quarantined.get(&seen.device.class()).copied().unwrap_or_default(),
-            restarts: seen.here.as_ref().map(|known| known.restarts),
-            waiting: seen.here.as_ref().and_then(|known| known.waiting.clone()),
-            trouble: seen.here.and_then(|known| known.trouble),
-            device: seen.device,
-            owner: seen.owner,
-            last_seen: seen.last_seen,
+        let status = |seen: Seen| {
+            let Seen { of: SeenDevice { owner, device, serving, seen_at, .. }, key, here, .. } =
+                &seen;
+            let told = !serving.version.is_empty();
+            let told = |text: &String| told.then(|| text.clone());
+            let running = running.get(key).or_else(|| running.get(&DeviceKey(device.id.0.clone())));
+            DeviceStatus {
+                online: seen.online(),
+                local: here.is_some(),
+                running: running.cloned(),
+                quarantined: quarantined.get(&device.class()).copied().unwrap_or_default(),
+                restarts: match here {
+                    Some(known) => Some(known.restarts),
+                    None => told(&serving.version).map(|_| serving.restarts),
+                },
+                waiting: here.as_ref().map_or(&serving.waiting, |known| &known.waiting).clone(),
+                trouble: here.as_ref().map_or(&serving.trouble, |known| &known.trouble).clone(),
+                draining: serving.draining,
+                host: told(&serving.host),
+                version: told(&serving.version),
+                key: key.clone(),
+                owner: owner.clone(),
+                last_seen: *seen_at,
+                device: device.clone(),
+            }
         };
         let mut found: Vec<DeviceStatus> = self.seen().await?.into_iter().map(status).collect();
         found.sort_by_key(|status| (!status.local, rank(&status.device)));
@@ -180,30 +206,42 @@ impl Service {
 
     async fn seen(&self) -> Result<Vec<Seen>> {
         let local = self.local_devices();
-        let silent_since = self.silent_since();
         let known = self.store.devices().await?;
-        let seen = known.into_iter().map(|(owner, device, last_seen)| {
-            let ours = owner == self.inner.settings.owner;
-            let here = local.iter().find(|known| ours && known.device.id == device.id).cloned();
-            Seen { owner, device, last_seen, here, lately: last_seen > silent_since }
+        let seen = known.into_iter().map(|of| {
+            let ours = of.owner == self.inner.settings.owner;
+            let here = local.iter().find(|known| ours && known.device.id == of.device.id).cloned();
+            Seen { key: self.key_of(&of), here, lately: self.is_recent(&of), of }
         });
         Ok(seen.collect())
     }
 
-    /// The time before which a worker's last heartbeat means that it is gone: three heartbeats were missed.
-    fn silent_since(&self) -> Timestamp {
-        let window = self.inner.settings.heartbeat.saturating_mul(3);
-        Timestamp::now().plus_millis(-i64::try_from(window.as_millis()).unwrap_or(i64::MAX))
+    /// Of a worker of an earlier version the host is not known: its name stands for it.
+    fn key_of(&self, of: &SeenDevice) -> DeviceKey {
+        match of.serving.host.is_empty() {
+            true => of.device.key(&of.owner),
+            false => of.device.key(&of.serving.host),
+        }
+    }
+
+    /// Whether its worker did not miss three heartbeats, by the store's clock.
+    fn is_recent(&self, of: &SeenDevice) -> bool {
+        u128::try_from(of.age_ms).unwrap_or_default() < self.silence().as_millis()
+    }
+
+    /// After so long without a heartbeat a worker is gone: three were missed.
+    fn silence(&self) -> Duration {
+        self.inner.settings.heartbeat.saturating_mul(3)
     }
 
     /// The job that each device is running. A device runs one at a time, so there are no more jobs than devices.
-    async fn running(&self) -> Result<HashMap<DeviceId, JobId>> {
+    async fn running(&self) -> Result<HashMap<DeviceKey, JobId>> {
         let filter = JobFilter { state: Some(JobState::Running), ..JobFilter::default() };
         let page = PageRequest { after: None, limit: 1000 };
         // The jobs are listed newest first, and the last insertion wins, so the order is reversed: a lost worker's job may
-        // still count as running.
+        // still count as running. One that was just claimed does not say where, nor does one of an earlier version.
         let jobs = self.store.jobs(&filter, &page).await?.items.into_iter().rev();
-        Ok(jobs.map(|job| (job.device, job.id)).collect())
+        let on = |job: &Job| job.ran_on.clone().unwrap_or_else(|| DeviceKey(job.device.0.clone()));
+        Ok(jobs.map(|job| (on(&job), job.id)).collect())
     }
 
     /// Known devices: those of this process first, then those with a recent heartbeat, then the others; in each group the
@@ -213,35 +251,35 @@ impl Service {
     }
 
     async fn known(&self) -> Result<Vec<Known>> {
-        let here = self.local_devices();
-        let mut known: Vec<Known> =
-            here.into_iter().map(|local| Known::new(local.device, true, true)).collect();
-        let silent_since = self.silent_since();
-        for (_, device, last_seen) in self.store.devices().await? {
-            if !known.iter().any(|known| known.local && known.device == device) {
-                known.push(Known::new(device, false, last_seen > silent_since));
+        let host = &self.inner.settings.host;
+        let here = self.local_devices().into_iter();
+        let mut known: Vec<Known> = here
+            .map(|local| {
+                let key = local.device.key(host);
+                Known {
+                    key,
+                    class: local.device.class(),
+                    device: local.device,
+                    local: true,
+                    online: true,
+                }
+            })
+            .collect();
+        for seen in self.store.devices().await? {
+            let key = self.key_of(&seen);
+            if !known
+                .iter()
+                .any(|known| known.local && known.device == seen.device && known.key == key)
+            {
+                let online = self.is_recent(&seen)
+                    && seen.serving.trouble.is_none()
+                    && !seen.serving.draining;
+                let class = seen.device.class();
+                known.push(Known { key, class, device: seen.device, local: false, online });
             }
         }
         known.sort_by_key(|known| (!known.local, !known.online, rank(&known.device)));
         Ok(known)
-    }
-
-    /// The device for a job. `auto` selects the best device of this process, or else the best online device elsewhere.
-    pub(super) async fn resolve_device(&self, name: &str) -> Result<Device> {
-        let known = self.known().await?;
-        let mut named = known.iter().filter(|known| known.is(name)).peekable();
-        if named.peek().is_none() {
-            return Err(if known.is_empty() {
-                nothing_registered()
-            } else {
-                unknown_device("/device", name, "auto and", &known)
-            });
-        }
-        // A job for an offline device might wait indefinitely.
-        match named.find(|known| known.online) {
-            Some(known) => Ok(known.device.clone()),
-            None => Err(ServiceError::Unavailable { message: silent(name) }),
-        }
     }
 
     /// The class for a lookup: the class of a device, or a class given in full, whose device need not be known. `None` if no
@@ -311,9 +349,8 @@ impl Service {
 
 /// A device in the store, with what this process knows about it.
 struct Seen {
-    owner: String,
-    device: Device,
-    last_seen: Timestamp,
+    of: SeenDevice,
+    key: DeviceKey,
     /// Whether this process serves it.
     here: Option<Local>,
     /// Whether it sent a heartbeat recently.
@@ -322,17 +359,11 @@ struct Seen {
 
 impl Seen {
     fn online(&self) -> bool {
-        self.here.as_ref().map_or(self.lately, |known| known.trouble.is_none())
+        match &self.here {
+            Some(known) => known.trouble.is_none(),
+            None => self.lately && self.of.serving.trouble.is_none(),
+        }
     }
-}
-
-/// A device, and whether a worker serves it.
-#[derive(Debug)]
-pub(super) struct Known {
-    pub device: Device,
-    pub class: DeviceClass,
-    local: bool,
-    online: bool,
 }
 
 /// Devices as last read, when, and at which epoch.
@@ -340,49 +371,6 @@ pub(super) type KnownLately = RwLock<Option<(u64, Instant, Arc<Vec<Known>>)>>;
 
 /// How long that is used: other processes change devices too.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
-
-/// The class for a lookup, as [`Service::resolve_class`] tells it.
-pub(super) fn class_of(name: &str, known: &[Known]) -> Result<Option<DeviceClass>> {
-    match known.iter().find(|known| known.is(name)) {
-        Some(known) => Ok(Some(known.class.clone())),
-        // Classes are written kind/name/..., and ids never contain a slash.
-        None if name.contains('/') => Ok(Some(DeviceClass(name.to_owned()))),
-        None if known.is_empty() => Ok(None),
-        None => Err(unknown_device("device", name, "auto, any device class, and", known)),
-    }
-}
-
-impl Known {
-    fn new(device: Device, local: bool, online: bool) -> Self {
-        Self { class: device.class(), device, local, online }
-    }
-
-    fn is(&self, name: &str) -> bool {
-        name == AUTO || self.device.id.0 == name
-    }
-}
-
-fn nothing_registered() -> ServiceError {
-    ServiceError::Unavailable { message: "no device is registered yet".to_owned() }
-}
-
-fn unknown_device(pointer: &str, name: &str, also: &str, known: &[Known]) -> ServiceError {
-    let mut ids: Vec<&str> = known.iter().map(|known| known.device.id.0.as_str()).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let ids = ids.join(", ");
-    ServiceError::invalid(pointer, format!("there is no device {name}; known are {also}: {ids}"))
-}
-
-fn silent(name: &str) -> String {
-    match name {
-        AUTO => {
-            "no device is online: the workers of all known devices have stopped sending heartbeats"
-                .to_owned()
-        }
-        id => format!("device {id} is offline: its worker has stopped sending heartbeats"),
-    }
-}
 
 /// Sorts the best first: GPUs before CPUs, then by memory bandwidth, then by name.
 fn rank(device: &Device) -> (bool, Reverse<u64>, DeviceId) {

@@ -16,6 +16,15 @@ pub enum ServiceError {
         pointer: String,
         message: String,
     },
+    /// A name in the request stands for several things.
+    #[error("{message}")]
+    Ambiguous {
+        /// As of [`Self::Invalid`].
+        pointer: String,
+        message: String,
+        /// What to name instead.
+        choices: Vec<String>,
+    },
     /// The upload is not a matrix in a supported format.
     #[error("{message}")]
     Unreadable {

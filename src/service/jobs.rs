@@ -1,10 +1,11 @@
 //! Jobs of both kinds: submission, lists, cancellation, trials.
 
+use super::devices::Target;
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
 use crate::domain::{
-    Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp,
-    TokenLimits, Trial, TrialCount, TrialFilter, Work,
+    Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp, TokenLimits,
+    Trial, TrialCount, TrialFilter, Work,
 };
 use crate::ops::admission;
 use crate::store::{
@@ -57,15 +58,16 @@ impl Service {
         let mut filled = request::fill(asked, settings, limits)?;
         let matrix = self.store.matrix(&asked.matrix).await?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
-        let device = self.resolve_device(&asked.device).await?;
-        request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
+        let target = self.resolve_device(&asked.device).await?;
+        let device = &target.device;
+        request::check(&matrix, &asked.problem, device, settings.max_host_bytes)?;
         let families = &asked.search.families;
-        filled.search.families = request::families(families, &asked.problem, &device)?;
-        filled.search.fixed = request::fixed(&asked.search.fixed, &asked.problem, &device)?;
+        filled.search.families = request::families(families, &asked.problem, device)?;
+        filled.search.fixed = request::fixed(&asked.search.fixed, &asked.problem, device)?;
         self.check_values(&matrix, &asked.problem).await?;
         let new = NewWork {
-            dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
-            work: queued(filled, &device).into(),
+            dedup_key: request::dedup_key(&filled, &target.queue(), settings.l2_policy),
+            work: queued(filled, &target).into(),
             idempotency,
             // The bound may be below what nobody has asked for.
             priority: priority.min(limits.highest_priority()),
@@ -184,11 +186,14 @@ pub(super) fn digest_of(request: &JobRequest) -> Result<Digest> {
     Ok(Digest::of(&json))
 }
 
-pub(super) fn queued(request: JobRequest, device: &Device) -> Job {
+pub(super) fn queued(request: JobRequest, target: &Target) -> Job {
     Job {
         id: JobId::fresh(),
         request,
-        device: device.id.clone(),
+        device: target.device.id.clone(),
+        device_class: Some(target.device.class()),
+        only_on: target.only.clone(),
+        ran_on: None,
         state: JobState::Queued,
         stage: Stage::Waiting,
         progress: Progress::default(),

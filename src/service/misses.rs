@@ -31,7 +31,7 @@ impl Service {
         }
         let asked = measuring(matrix.digest, key.problem, device, None);
         // Clients' keys contain no spaces, so this cannot collide with one.
-        let once = format!("miss of {} {} {}", matrix.digest, key.problem, device.id);
+        let once = format!("miss of {} {} {}", matrix.digest, key.problem, device.class());
         let known = self.store.keyed(&once, &digest_of(&asked)?).await?;
         if let Some(Submission::Existing(Work::Tune(job))) = known {
             return Ok(Some(standing(&job)));

@@ -70,7 +70,7 @@ use crate::pool::Readers;
 use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError, Whose};
 use drawings::Drawings;
 use signals::Signals;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -121,6 +121,12 @@ struct Inner {
     models: Mutex<rankers::InUse>,
     ring: Arc<Ring>,
     drift: drift::Remembered,
+    /// This start of the process, among all.
+    process: String,
+    /// Another process has this one's name.
+    nameless: AtomicBool,
+    /// Workers of this process claim nothing more.
+    draining: AtomicBool,
     /// Entries that this process has added to the audit log.
     recorded: AtomicU64,
 }
@@ -158,6 +164,9 @@ impl Service {
             models: Mutex::default(),
             ring: Arc::default(),
             drift: drift::Remembered::default(),
+            process: uuid::Uuid::now_v7().to_string(),
+            nameless: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             recorded: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner), caller: Arc::new(Caller::anyone()), store }
@@ -207,12 +216,16 @@ impl Service {
         Ok(self.store.job_counts(Whose::All).await?)
     }
 
-    /// Claims the oldest work of the queue. Work that lost too many workers fails first.
+    /// Claims the oldest work of the queue. Work that lost too many workers fails first. `None` too for the jobs of a device, where this
+    /// process is about to end or has lost its name.
     pub async fn claim(
         &self,
         queue: &Queue,
         owner: &str,
     ) -> std::result::Result<Option<Claim>, StoreError> {
+        if matches!(queue, Queue::Device(_)) && !self.may_claim() {
+            return Ok(None);
+        }
         let (store, settings) = (&self.store, &self.inner.settings);
         store.claim(queue, owner, settings.lease_ms, settings.max_attempts.max(1)).await
     }

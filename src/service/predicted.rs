@@ -152,7 +152,7 @@ pub(in crate::service) fn plan(
     })
 }
 
-/// The request for a measuring job with the operation's default search.
+/// The request for a job that measures on any device of the class, with the operation's default search.
 pub(in crate::service) fn measuring(
     matrix: Digest,
     problem: Problem,
@@ -160,5 +160,5 @@ pub(in crate::service) fn measuring(
     expected_calls: Option<u64>,
 ) -> JobRequest {
     let search = Search { strategy: SearchStrategy::default_for(&problem), ..Search::default() };
-    JobRequest { matrix, problem, device: device.id.0.clone(), search, expected_calls }
+    JobRequest { matrix, problem, device: device.class().0, search, expected_calls }
 }

@@ -205,7 +205,7 @@ pub(super) fn check_values(path: &Path, problem: &Problem, memory: &Pool) -> Res
 
 /// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
 /// wait for the same answer.
-pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Policy) -> String {
+pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -> String {
     let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed, clock } =
         &filled.search;
     let measured = if *measure { ";measure" } else { "" };
@@ -219,7 +219,7 @@ pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Polic
     };
     let by = clock.map_or_else(String::new, |clock| format!(";clock={clock}"));
     format!(
-        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}",
-        filled.matrix, filled.problem, device.id, filled.expected_calls
+        "{};{};{queue};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}",
+        filled.matrix, filled.problem, filled.expected_calls
     )
 }

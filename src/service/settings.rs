@@ -16,6 +16,10 @@ pub struct ServiceSettings {
     /// Name of this process in the store; the same after a restart, so that its devices are found again. No two processes on
     /// one store have the same.
     pub owner: String,
+    /// The host whose devices these are, by which devices without a number of their own are told from others'.
+    pub host: String,
+    /// Where a lock lets one process at a time be; see [`Process::place`](crate::domain::Process). Empty if there is none.
+    pub place: String,
     /// Limits of the readers for an upload.
     pub limits: Limits,
     /// Maximum size in bytes of an upload as it arrives; `limits` has that of what it unpacks to.
@@ -163,6 +167,8 @@ impl Default for ServiceSettings {
     fn default() -> Self {
         Self {
             owner: "local".to_owned(),
+            host: crate::environment::host(),
+            place: String::new(),
             limits: Limits { memory: Pool::memory(reading_bytes()), ..Limits::default() },
             max_upload_bytes: 4 << 30,
             stored: StoredLimits::default(),

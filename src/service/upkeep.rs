@@ -73,10 +73,7 @@ impl Service {
 
     async fn heartbeat(&self) -> Result<()> {
         self.save_uses().await?;
-        for local in self.local_devices() {
-            self.store.put_device(&self.inner.settings.owner, &local.device).await?;
-        }
-        Ok(())
+        self.heartbeat_of_devices().await
     }
 
     /// One round of removal.

@@ -30,7 +30,7 @@ pub use learning::{
 };
 pub use place::{ServerUrl, StoreOptions, StorePlace};
 pub use queue::{
-    Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
+    Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Serves, Story,
     Submission, Whose,
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining, Weigh};
@@ -44,8 +44,8 @@ pub use webhooks::{
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Caller, Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix,
-    ModelQuality, Plan, PlanId, Problem, QuarantineId, QuotaExceeded, Timestamp, Trial, TrialCount,
-    TrialFilter,
+    ModelQuality, NameHolder, Plan, PlanId, Problem, Process, QuarantineId, QuotaExceeded, Serving,
+    Timestamp, Trial, TrialCount, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -275,14 +275,32 @@ pub trait Plans: Send + Sync {
     ) -> Result<Vec<(Matrix, PlanId)>>;
 }
 
+/// A device with the worker that serves it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeenDevice {
+    pub owner: String,
+    pub device: Device,
+    /// What the worker said last; of workers of earlier versions nothing is known.
+    pub serving: Serving,
+    /// When it was last heard of, by the store's clock,
+    pub seen_at: Timestamp,
+    /// and how many milliseconds ago that was, by the same.
+    pub age_ms: i64,
+}
+
 #[async_trait]
 pub trait Devices: Send + Sync {
-    /// Stores the description of a worker's device; `owner` names the worker.
-    async fn put_device(&self, owner: &str, device: &Device) -> Result<()>;
+    /// Stores the description of a worker's device, and what the worker says of it; `owner` names the worker.
+    async fn put_device(&self, owner: &str, device: &Device, serving: &Serving) -> Result<()>;
     /// Removes the devices of a worker that will not return.
     async fn forget_devices(&self, owner: &str) -> Result<()>;
-    /// The devices, each with its owner and the time it was last seen.
-    async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
+    /// The devices, by owner and id.
+    async fn devices(&self) -> Result<Vec<SeenDevice>>;
+    /// Gives the process its name, or keeps it for another while; `Some` if another process has it, which was seen within the last
+    /// `silent_ms` milliseconds by the store's clock, and does not exclude this one by its place.
+    async fn keep_name(&self, process: &Process, silent_ms: i64) -> Result<Option<NameHolder>>;
+    /// Gives the name back, if the process has it.
+    async fn leave_name(&self, process: &Process) -> Result<()>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
     /// Removes the entry with this id, so that its candidate is tried again; `None` if there is none.
     async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>>;

@@ -3,8 +3,8 @@
 use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
-    Caller, DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId, JobState, LearnedModel,
-    Plan, Timestamp, Training, Work, WorkKind,
+    Caller, Device, DeviceClass, DeviceId, DeviceKey, Digest, Event, EventKind, FunnelStep, Job,
+    JobId, JobState, LearnedModel, Plan, Timestamp, Training, Work, WorkKind, work,
 };
 use async_trait::async_trait;
 
@@ -25,14 +25,37 @@ pub struct Claim {
     pub by: Caller,
 }
 
-/// The queue that a worker claims from: the jobs of its device, or the trainings.
+/// What a worker claims: the jobs that its device may run, or the trainings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queue {
-    Device(DeviceId),
+    Device(Box<Serves>),
     Trainings,
 }
 
+/// The jobs that a device may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serves {
+    /// Those for any device of its class,
+    pub class: DeviceClass,
+    /// those for it alone,
+    pub key: DeviceKey,
+    /// and those of earlier versions, which name a device as their host calls it.
+    pub id: DeviceId,
+    /// The format that its worker understands; what needs a later one is left to others.
+    pub understands: u32,
+}
+
 impl Queue {
+    /// Of a device of this host, and a worker of this version.
+    pub fn of(device: &Device, host: &str) -> Self {
+        Self::Device(Box::new(Serves {
+            class: device.class(),
+            key: device.key(host),
+            id: device.id.clone(),
+            understands: work::FORMAT,
+        }))
+    }
+
     pub const fn kind(&self) -> WorkKind {
         match self {
             Self::Device(_) => WorkKind::Tune,
@@ -40,11 +63,18 @@ impl Queue {
         }
     }
 
-    /// The device of the queue; trainings have none.
-    pub fn device(&self) -> Option<&str> {
+    /// What is claimed stands in one of these queues; that of trainings has an empty name.
+    pub fn names(&self) -> [&str; 3] {
         match self {
-            Self::Device(device) => Some(&device.0),
-            Self::Trainings => None,
+            Self::Device(serves) => [&serves.class.0, &serves.key.0, &serves.id.0],
+            Self::Trainings => [""; 3],
+        }
+    }
+
+    pub fn understands(&self) -> u32 {
+        match self {
+            Self::Device(serves) => serves.understands,
+            Self::Trainings => work::FORMAT,
         }
     }
 }
@@ -171,7 +201,7 @@ pub trait Jobs: Send + Sync {
     async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>>;
     /// Queued work ends at once; running work is asked to stop. `None` if the id is unknown.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>>;
-    /// Claims work of the queue that is queued, or running with an expired lease, and counts the attempt: first by priority, then
+    /// Claims work of the queue that is understood and queued, or running with an expired lease, and counts the attempt: first by priority, then
     /// that of the token which has searched least in the last hour (recent seconds count more, each job at least as one), then the
     /// oldest. Work
     /// whose lease has expired after `max_attempts` claims or more fails instead, because it would probably kill the next

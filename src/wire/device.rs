@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use crate::domain;
-use crate::domain::{DeviceClass, DeviceId, DeviceKind, Digest, JobId, QuarantineId};
+use crate::domain::{DeviceClass, DeviceId, DeviceKey, DeviceKind, Digest, JobId, QuarantineId};
 use serde::{Deserialize, Serialize};
 
 /// The description of a device, in a list or as the `device` of a plan.
@@ -72,7 +72,17 @@ impl From<domain::Device> for Device {
 pub struct WorkerDevice {
     #[serde(flatten)]
     pub device: Device,
+    /// Which one it is among those of all hosts; a job that names it runs on no other.
+    pub key: DeviceKey,
     pub worker: String,
+    /// The worker's host and version; absent of workers of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Whether the worker claims nothing more, since it is about to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
     /// Whether the responding process serves the device.
     #[serde(default)]
     pub local: bool,
@@ -88,7 +98,7 @@ pub struct WorkerDevice {
     /// Candidates that hung or killed a device of this class.
     #[serde(default)]
     pub quarantined: u64,
-    /// How often its evaluator was restarted since this process has served it.
+    /// How often its evaluator was restarted since its worker has served it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u64>,
 }

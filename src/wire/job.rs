@@ -6,8 +6,8 @@ use crate::domain::job::Progress;
 use crate::domain::learned::Scope;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::domain::{
-    Clock, DeviceClass, DeviceId, Digest, EventKind, FunnelStep, JobId, JobState, ModelId, Op,
-    Param, PlanId, SearchStrategy, Stage, StoppedBy, Timestamp, WorkKind,
+    Clock, DeviceClass, DeviceId, DeviceKey, Digest, EventKind, FunnelStep, JobId, JobState,
+    ModelId, Op, Param, PlanId, SearchStrategy, Stage, StoppedBy, Timestamp, WorkKind,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,8 +23,17 @@ pub struct Job {
     pub id: JobId,
     pub matrix: Digest,
     pub problem: Problem,
-    /// The device that the job was assigned to.
+    /// What its worker calls the device that it runs on or ran on; before, a device of its class.
     pub device: DeviceId,
+    /// Any device of this class may run it; absent in jobs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_class: Option<DeviceClass>,
+    /// The one device that may, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_on: Option<DeviceKey>,
+    /// The device that it runs on or ran on last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_on: Option<DeviceKey>,
     pub search: Search,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_calls: Option<u64>,
@@ -153,6 +162,9 @@ impl From<domain::Job> for Job {
             matrix: job.request.matrix,
             problem: job.request.problem.into(),
             device: job.device,
+            device_class: job.device_class,
+            only_on: job.only_on,
+            ran_on: job.ran_on,
             search: job.request.search.into(),
             expected_calls: job.request.expected_calls,
             state: job.state,

@@ -91,7 +91,7 @@ impl TestApp {
     /// Takes the oldest queued job as a worker would.
     pub async fn claim(&self) -> Claimed {
         let store = self.running.service.store();
-        claim_job(&**store, &fixture().device.id, "worker", 60_000).await.unwrap()
+        claim_job(&**store, &fixture().device, "worker", 60_000).await.unwrap()
     }
 
     /// Records a measured and a pruned trial, and ends the job with a plan.

@@ -73,7 +73,7 @@ async fn what_another_process_does_is_heard_a_little_later() {
     let worker = world.elsewhere("there").await;
     let claiming = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        crate::claimed::claim_job(&**worker.store(), &device().id, "w", 60_000).await.unwrap()
+        crate::claimed::claim_job(&**worker.store(), &device(), "w", 60_000).await.unwrap()
     };
     let started = Instant::now();
     let (event, _claim) = tokio::join!(stream.next(), claiming);

@@ -220,7 +220,7 @@ async fn a_job_that_kills_its_workers_fails_with_a_reason() {
     world.service.register(device()).await.unwrap();
     let matrix = world.upload(&tridiagonal(20)).await.matrix;
     let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
-    let queue = Queue::Device(device().id);
+    let queue = Queue::of(&device(), &world.service.settings().host);
     let claim = async || world.service.claim(&queue, "w").await.unwrap();
     for _ in 0..4 {
         let claim = claim().await.unwrap();

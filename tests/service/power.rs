@@ -41,8 +41,7 @@ async fn tunes(service: Service, matrix: Matrix, told: Told<PlanId>, stop: Arc<A
         }
         service.submit(&request(&matrix, n), None).await.unwrap();
         let store = service.store();
-        let claim =
-            crate::claimed::claim_job(&**store, &device().id, "worker", 60_000).await.unwrap();
+        let claim = crate::claimed::claim_job(&**store, &device(), "worker", 60_000).await.unwrap();
         store.record_trials(&claim.fence, &[trial(&claim.job.id, 0)]).await.unwrap();
         let source = service.blobs().put(format!("program {n}").into()).await.unwrap();
         let launch = serde_json::from_value(serde_json::json!({

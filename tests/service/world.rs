@@ -1,6 +1,6 @@
 //! A service on a temporary folder, and a worker's part played by hand.
 
-use crate::claimed::{Claimed, claim_job};
+use crate::claimed::{Claimed, HOST, claim_job};
 use crate::device::processor;
 use crate::plan as fixture;
 use bytes::Bytes;
@@ -36,6 +36,7 @@ impl World {
         std::fs::create_dir(folder.path().join("uploads")).unwrap();
         let mut settings = ServiceSettings {
             owner: "here".to_owned(),
+            host: HOST.to_owned(),
             temp_dir: folder.path().join("uploads"),
             poll: Duration::from_millis(50),
             ..ServiceSettings::default()
@@ -85,7 +86,7 @@ impl World {
     }
 
     pub async fn claim(&self) -> Claimed {
-        claim_job(&**self.service.store(), &device().id, "worker", 60_000).await.unwrap()
+        claim_job(&**self.service.store(), &device(), "worker", 60_000).await.unwrap()
     }
 
     /// Queues a job for spmm of this width, plays its worker, and gives the plan.

@@ -51,6 +51,7 @@ pub fn gpu() -> Device {
         vendor: None,
         vendor_file: None,
         place: None,
+        uuid: None,
         dense_vendor: None,
         kernels: Default::default(),
     }

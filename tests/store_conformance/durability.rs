@@ -2,6 +2,7 @@
 
 use crate::Harness;
 use crate::words::*;
+use sparsetune::domain::Serving;
 use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
 use sparsetune::store::{Devices, JobFilter, Quarantined, SqliteStore, Store, StoreError};
 use std::io::{BufRead, BufReader};
@@ -16,7 +17,7 @@ pub async fn everything_is_there_after_opening_again(harness: &Harness) {
     let claim = claim(&*store, "w", LEASE).await.unwrap();
     let trials = [trial(&claim.job.id, 0, 0.1), pruned(&claim.job.id, 1)];
     store.record_trials(&claim.fence, &trials).await.unwrap();
-    store.put_device("w", &device()).await.unwrap();
+    store.put_device("w", &device(), &Serving::default()).await.unwrap();
     let plan = plan(&matrix, &claim.job.id, 1);
     let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
     store.finish(&claim.fence, &finish).await.unwrap();
@@ -30,7 +31,7 @@ pub async fn everything_is_there_after_opening_again(harness: &Harness) {
     assert_eq!(trials_of(&*store, &claim.job.id).await, trials);
     assert_eq!(store.events(&claim.job.id, 0, 10).await.unwrap(), events);
     assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan));
-    assert_eq!(store.devices().await.unwrap()[0].1, device());
+    assert_eq!(store.devices().await.unwrap()[0].device, device());
 }
 
 pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Harness) {
@@ -39,7 +40,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Harness) {
     let claim = claim(&*store, "w", LEASE).await.unwrap();
     let id = &claim.job.id;
     store.record_trials(&claim.fence, &[trial(id, 0, 1.0)]).await.unwrap();
-    store.put_device("w", &device()).await.unwrap();
+    store.put_device("w", &device(), &Serving::default()).await.unwrap();
     let plan = plan(&matrix, id, 1);
     let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
     store.finish(&claim.fence, &finish).await.unwrap();

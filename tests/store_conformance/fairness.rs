@@ -3,9 +3,9 @@
 use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::{
-    Caller, DeviceId, Digest, JobState, Namespace, Scopes, Timestamp, Token, TokenLimits, Work,
+    Caller, Digest, JobState, Namespace, Scopes, Timestamp, Token, TokenLimits, Work,
 };
-use sparsetune::store::{Claim, NewWork, Queue, Store, StoreError, StoredToken, Submission};
+use sparsetune::store::{Claim, NewWork, Store, StoreError, StoredToken, Submission};
 use std::sync::Arc;
 
 fn on_behalf_of(store: &Arc<dyn Store>, token: &str, limits: TokenLimits) -> Arc<dyn Store> {
@@ -21,7 +21,7 @@ fn seconds(new: &mut NewWork, budget: f64) {
 
 /// Claims the next job, says that it took so many seconds of search, and ends it; gives whose it was and which.
 async fn turn(store: &dyn Store, took: f64) -> Option<(String, i64)> {
-    let queue = Queue::Device(DeviceId("cpu".to_owned()));
+    let queue = of_cpu();
     let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap()?;
     let whose = claim.by.token.as_ref().map(ToString::to_string).unwrap_or_default();
     Some((whose, end(store, claim, took).await))
@@ -40,7 +40,7 @@ async fn end(store: &dyn Store, claim: Claim, took: f64) -> i64 {
 
 /// A turn that takes 30 seconds for the greedy one, and 10 for the other.
 async fn by_whose(store: &dyn Store) -> String {
-    let queue = Queue::Device(DeviceId("cpu".to_owned()));
+    let queue = of_cpu();
     let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
     let greedy = claim.by.token.as_ref().is_some_and(|token| token.as_str() == "greedy");
     end(store, claim, if greedy { 30.0 } else { 10.0 }).await;
@@ -177,7 +177,7 @@ pub async fn a_claim_has_the_limits_of_its_token(harness: &Harness) {
     let mut new = new_job(&matrix, "first", 1);
     seconds(&mut new, 1.0);
     store.on_behalf_of(&Caller::from(&token)).submit(&new).await.unwrap();
-    let queue = Queue::Device(DeviceId("cpu".to_owned()));
+    let queue = of_cpu();
     let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
     assert_eq!((&claim.by.token, &claim.by.limits), (&Some(token.name.clone()), &limits));
     let by = store.on_behalf_of(&claim.by);

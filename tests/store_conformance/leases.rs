@@ -2,7 +2,7 @@
 
 use crate::Harness;
 use crate::words::*;
-use sparsetune::domain::{DeviceId, EventKind, JobState, Stage, Timestamp, Work, WorkKind};
+use sparsetune::domain::{EventKind, JobState, Stage, Timestamp, Work, WorkKind};
 use sparsetune::store::{Fence, Queue, SqliteOptions, SqliteStore, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -37,7 +37,7 @@ pub async fn jobs_are_claimed_oldest_first_and_by_device(harness: &Harness) {
     }
     let mut other = new_job(&matrix, "gpu", 1);
     if let Work::Tune(job) = &mut other.work {
-        job.device = DeviceId("cuda:0".to_owned());
+        job.device_class = Some(other_device().class());
     }
     store.submit(&other).await.unwrap();
     let mut order = Vec::new();
@@ -142,7 +142,7 @@ pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Harness) {
     let alive = claim(&*store, "v", LEASE).await.unwrap();
     assert_eq!(store.claim(&of_cpu(), "w", LEASE, 2).await.unwrap(), None, "its worker lives");
     store.renew(&alive.fence, 0).await.unwrap();
-    let other = Queue::Device(DeviceId("cuda:0".to_owned()));
+    let other = Queue::of(&other_device(), HOST);
     assert_eq!(store.claim(&other, "w", LEASE, 2).await.unwrap(), None, "another queue");
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Running);
     let again = store.claim(&of_cpu(), "w", 0, 3).await.unwrap().unwrap();

@@ -4,6 +4,7 @@
 mod access;
 #[path = "../fixture/claimed.rs"]
 mod claimed;
+mod classes;
 #[path = "../fixture/device.rs"]
 mod device;
 mod durability;
@@ -159,6 +160,11 @@ conform! {
     jobs::a_queued_job_is_cancelled_at_once,
     jobs::a_running_job_is_asked_to_stop,
     jobs::concurrent_equal_submissions_make_one_job,
+    classes::any_device_of_a_class_runs_its_jobs,
+    classes::what_a_worker_does_not_understand_is_left,
+    classes::a_name_is_one_process_at_a_time,
+    classes::devices_are_seen_by_the_stores_clock,
+    classes::a_claim_reads_neither_the_queue_nor_history,
     leases::of_many_claims_one_wins,
     leases::jobs_are_claimed_oldest_first_and_by_device,
     leases::a_lost_lease_fences_every_write,

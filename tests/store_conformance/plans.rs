@@ -2,6 +2,7 @@
 
 use crate::Harness;
 use crate::words::*;
+use sparsetune::domain::Serving;
 use sparsetune::domain::plan::{ModelError, PlanKey};
 use sparsetune::domain::{
     Candidate, DeviceClass, Digest, Dtype, JobState, KernelFigures, L2Policy, Layout, Matrix, Plan,
@@ -158,12 +159,12 @@ pub async fn models_are_judged_by_their_plans(harness: &Harness) {
 
 pub async fn devices_and_quarantine_are_kept(harness: &Harness) {
     let store = harness.open().await;
-    store.put_device("here", &device()).await.unwrap();
-    store.put_device("there", &device()).await.unwrap();
+    store.put_device("here", &device(), &Serving::default()).await.unwrap();
+    store.put_device("there", &device(), &Serving::default()).await.unwrap();
     let newer = sparsetune::domain::Device { driver: "kernel 7".to_owned(), ..device() };
-    store.put_device("here", &newer).await.unwrap();
+    store.put_device("here", &newer, &Serving::default()).await.unwrap();
     let known = store.devices().await.unwrap();
-    let facts: Vec<_> = known.iter().map(|(owner, device, _)| (owner.as_str(), device)).collect();
+    let facts: Vec<_> = known.iter().map(|seen| (seen.owner.as_str(), &seen.device)).collect();
     assert_eq!(facts, [("here", &newer), ("there", &device())]);
     let entry = Quarantined {
         class: device().class(),
@@ -227,7 +228,7 @@ pub async fn the_revision_grows_with_answers_alone(harness: &Harness) {
     let store = harness.open().await;
     let elsewhere = harness.open().await;
     let start = elsewhere.revision().await.unwrap();
-    store.put_device("w", &device()).await.unwrap();
+    store.put_device("w", &device(), &Serving::default()).await.unwrap();
     let registered = elsewhere.revision().await.unwrap();
     assert!(registered > start);
     let other = matrix("other", 1);
@@ -240,7 +241,7 @@ pub async fn the_revision_grows_with_answers_alone(harness: &Harness) {
     store.delete_matrix(&other.digest).await.unwrap();
     store.insert_matrix(&matrix("m", 1)).await.unwrap();
     let before = elsewhere.revision().await.unwrap();
-    store.put_device("w", &device()).await.unwrap();
+    store.put_device("w", &device(), &Serving::default()).await.unwrap();
     queued(&*store).await;
     assert_eq!(elsewhere.revision().await.unwrap(), before, "nothing new");
     let (job, m) = (claim(&*store, "w", LEASE).await.unwrap(), matrix("m", 1));
@@ -251,7 +252,7 @@ pub async fn the_revision_grows_with_answers_alone(harness: &Harness) {
 
 pub async fn old_things_are_pruned(harness: &Harness) {
     let store = harness.open().await;
-    store.put_device("w", &device()).await.unwrap();
+    store.put_device("w", &device(), &Serving::default()).await.unwrap();
     let done = tune(&*store, &matrix("m", 1), 1).await.provenance.job.unwrap();
     let live = created(store.submit(&new_job(&matrix("m", 1), "live", 2)).await.unwrap());
     let nothing = Timestamp(0);

@@ -2,6 +2,7 @@
 
 use crate::words::*;
 use crate::{Harness, postgres};
+use sparsetune::domain::Serving;
 use sparsetune::domain::{JobState, Namespace};
 use sparsetune::store::{
     Change, Devices as _, Jobs as _, Listener, Matrices as _, Plans as _, PostgresOptions,
@@ -213,7 +214,7 @@ pub async fn a_store_is_moved_and_moved_back(harness: &Harness) {
     let held = claim(&first, "w", LEASE).await.unwrap();
     let trials = [trial(&held.job.id, 0, 0.1), pruned(&held.job.id, 1)];
     first.record_trials(&held.fence, &trials).await.unwrap();
-    first.put_device("w", &device()).await.unwrap();
+    first.put_device("w", &device(), &Serving::default()).await.unwrap();
     let plan = plan(&matrix, &held.job.id, 1);
     let finish = ended(&held.job, JobState::Succeeded, Some(plan.clone()));
     first.finish(&held.fence, &finish).await.unwrap();

@@ -1,6 +1,7 @@
 //! Small domain values for the checks.
 
 pub use crate::claimed::Claimed;
+pub use crate::claimed::HOST;
 use crate::claimed::claim_job;
 pub use crate::device::processor as device;
 use crate::plan as fixture;
@@ -45,7 +46,12 @@ pub fn problem() -> Problem {
 
 /// The queue of the device.
 pub fn of_cpu() -> Queue {
-    Queue::Device(cpu())
+    Queue::of(&device(), HOST)
+}
+
+/// A device of another class.
+pub fn other_device() -> Device {
+    Device { name: "another".to_owned(), ..device() }
 }
 
 pub fn cpu() -> DeviceId {
@@ -64,6 +70,9 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewWork {
                 expected_calls: None,
             },
             device: cpu(),
+            device_class: Some(device().class()),
+            only_on: None,
+            ran_on: None,
             state: JobState::Queued,
             stage: Stage::Waiting,
             progress: Progress::default(),
@@ -150,7 +159,7 @@ pub async fn queued(store: &dyn Store) -> (Matrix, Job) {
 }
 
 pub async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<Claimed> {
-    claim_job(store, &cpu(), owner, lease_ms).await
+    claim_job(store, &device(), owner, lease_ms).await
 }
 
 pub fn ended(job: &Job, state: JobState, plan: Option<Plan>) -> Finish {

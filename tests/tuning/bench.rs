@@ -55,6 +55,7 @@ impl Bench {
     pub async fn with(change: impl FnOnce(&mut ServiceSettings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = ServiceSettings {
+            host: crate::claimed::HOST.to_owned(),
             owner: "here".to_owned(),
             temp_dir: folder.path().to_owned(),
             poll: Duration::from_millis(50),

@@ -56,11 +56,11 @@ struct Stolen {
 }
 
 /// Claims the job as another process would, as soon as its lease has run out.
-fn steal(file: std::path::PathBuf, device: DeviceId) -> Stolen {
+fn steal(file: std::path::PathBuf, device: Device) -> Stolen {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = SqliteStore::open(&file).await.unwrap();
-        let queue = Queue::Device(device);
+        let queue = Queue::of(&device, crate::claimed::HOST);
         let claim = loop {
             // As a worker does, it asks again where the other writer kept it waiting too long.
             if let Ok(Some(Claim { work: Work::Tune(job), fence, .. })) =
@@ -87,7 +87,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_more() {
     let id = bench.submit(exhaustive()).await;
     bench.when(&id, |_, tried| tried.len() >= 3).await;
 
-    let (file, name) = (bench.store_file(), device().id);
+    let (file, name) = (bench.store_file(), device());
     let stolen = std::thread::spawn(move || steal(file, name)).join().unwrap();
     assert_eq!(stolen.claim.job.id, id);
     assert_eq!(stolen.claim.job.attempts, 2);

@@ -91,7 +91,7 @@ async fn a_lost_worker_leaves_one_follow_up() {
     bench.service.register(device()).await.unwrap();
     let id = bench.submit(predicted(true)).await;
     let store = bench.service.store();
-    crate::claimed::claim_job(&**store, &device().id, "lost", 1).await.unwrap();
+    crate::claimed::claim_job(&**store, &device(), "lost", 1).await.unwrap();
     // By the clock of the job that it follows.
     let clock = bench.service.job(&id).await.unwrap().request.search.clock;
     assert_eq!(clock, Some(Clock::Pipelined));

@@ -49,6 +49,7 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
         compiler: env!("SPARSETUNE_RUSTC").to_owned(),
         vendor: Some(VENDOR.to_owned()),
         vendor_file: None,
+        uuid: None,
         place: None,
         dense_vendor: None,
         kernels: Default::default(),

@@ -67,6 +67,7 @@ pub(super) fn describe(
         vendor_file: software.vendor_file,
         // Without it the device is used like any other, but cannot be told from another process's.
         place: driver.bus_id(context.device).ok(),
+        uuid: driver.uuid(context.device).ok(),
         dense_vendor: software.dense_vendor,
         // The evaluator knows the families; the engine does not.
         kernels: Default::default(),

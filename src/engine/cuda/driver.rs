@@ -22,6 +22,7 @@ symbols! {
         device_attribute: "cuDeviceGetAttribute" (*mut c_int, c_uint, CUdevice);
         device_memory: "cuDeviceTotalMem_v2" (*mut usize, CUdevice);
         device_bus_id: "cuDeviceGetPCIBusId" (*mut c_char, c_int, CUdevice);
+        device_uuid: "cuDeviceGetUuid_v2" (*mut c_uchar, CUdevice);
         context_retain: "cuDevicePrimaryCtxRetain" (*mut CUcontext, CUdevice);
         context_release: "cuDevicePrimaryCtxRelease_v2" (CUdevice);
         context_get: "cuCtxGetCurrent" (*mut CUcontext);
@@ -175,6 +176,15 @@ impl Driver {
         let code = unsafe { (self.api.device_bus_id)(name.as_mut_ptr(), 32, device) };
         self.check("cuDeviceGetPCIBusId", code)?;
         Ok(text(&name))
+    }
+
+    /// `GPU-` and the number, as the vendor's tools write it.
+    pub(super) fn uuid(&self, device: CUdevice) -> Result<String, EngineError> {
+        let mut bytes = [0; 16];
+        // SAFETY: the number has as many bytes.
+        let code = unsafe { (self.api.device_uuid)(bytes.as_mut_ptr(), device) };
+        self.check("cuDeviceGetUuid", code)?;
+        Ok(format!("GPU-{}", uuid::Uuid::from_bytes(bytes)))
     }
 
     pub(super) fn attribute(

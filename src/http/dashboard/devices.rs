@@ -34,7 +34,10 @@ struct Card {
     name: String,
     id: String,
     class: String,
+    key: String,
     worker: String,
+    host: Option<String>,
+    version: Option<String>,
     local: bool,
     state: Standing,
     trouble: Option<String>,
@@ -54,6 +57,7 @@ struct Card {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Online,
+    Draining,
     Trouble,
     Offline,
 }
@@ -62,6 +66,7 @@ impl Standing {
     fn of(status: &DeviceStatus) -> Self {
         match (&status.trouble, status.online) {
             (Some(_), _) => Self::Trouble,
+            (None, true) if status.draining => Self::Draining,
             (None, true) => Self::Online,
             (None, false) => Self::Offline,
         }
@@ -70,6 +75,7 @@ impl Standing {
     const fn name(self) -> &'static str {
         match self {
             Self::Online => "online",
+            Self::Draining => "ending",
             Self::Trouble => "failing",
             Self::Offline => "offline",
         }
@@ -79,7 +85,7 @@ impl Standing {
         match self {
             Self::Online => "good",
             Self::Trouble => "bad",
-            Self::Offline => "idle",
+            Self::Draining | Self::Offline => "idle",
         }
     }
 }
@@ -123,7 +129,10 @@ impl From<DeviceStatus> for Card {
             },
             facts: facts(device),
             software: software(device),
+            key: status.key.0,
             worker: status.owner,
+            host: status.host,
+            version: status.version,
             local: status.local,
             trouble: status.trouble,
             running: status.running.map(|job| job.to_string()),

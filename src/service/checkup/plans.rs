@@ -2,6 +2,7 @@
 
 use super::CheckupError;
 use crate::domain::{Digest, JobId, Namespace, PlanId, Work};
+use crate::service::devices::Target;
 use crate::service::{jobs, request};
 use crate::store::{
     Jobs as _, KeptPlan, NewWork, Plans as _, Retaining as _, SqliteStore, StoreError, Submission,
@@ -143,9 +144,11 @@ async fn tune_again(
         return Ok(None);
     };
     let request = made_by.request.clone();
+    // Any device of the plan's class.
+    let target = Target { device: plan.device, only: None };
     let again = NewWork {
-        dedup_key: request::dedup_key(&request, &plan.device, plan.l2_policy),
-        work: jobs::queued(request, &plan.device).into(),
+        dedup_key: request::dedup_key(&request, &target.queue(), plan.l2_policy),
+        work: jobs::queued(request, &target).into(),
         idempotency: None,
         priority: 0,
     };

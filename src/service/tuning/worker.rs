@@ -146,7 +146,7 @@ impl Worker {
             }
             self.owes = false;
         }
-        let queue = Queue::Device(self.device.id.clone());
+        let queue = Queue::of(&self.device, &self.service.settings().host);
         // The queue of a device has jobs alone.
         let Some(Claim { work: Work::Tune(job), fence, by }) =
             self.service.claim(&queue, &self.owner).await?
@@ -234,7 +234,7 @@ impl Worker {
 
     async fn run_job(
         &mut self,
-        (job, by): (Job, Caller),
+        (mut job, by): (Job, Caller),
         fence: Fence,
         shutdown: &CancellationToken,
     ) -> Result<Ended, StoreError> {
@@ -242,7 +242,18 @@ impl Worker {
         let service = self.service.on_behalf_of(&by);
         let signals = LeaseSignals::new(shutdown);
         let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
+        let key = self.device.key(&service.settings().host);
+        let before = job.ran_on.replace(key.clone()).filter(|before| *before != key);
+        job.device = self.device.id.clone();
         let recorder = Recorder::resume(service.clone(), job, fence, signals.clone()).await?;
+        if let Some(before) = before.filter(|_| recorder.tried_count() > 0) {
+            let tried = recorder.tried_count();
+            let why = format!(
+                "the job goes on at {key}: the {tried} trials of {before}, a device of the same class, are kept, and the finals are \
+                 measured here"
+            );
+            recorder.log(why).await?;
+        }
         let lock = self.lock_device(&recorder, &signals).await;
         if self.disturbed
             && lock.is_some()

@@ -3,8 +3,12 @@
 use super::codec::{self, Stored, decode, encode};
 use super::db::{self, Text};
 use super::{SqlStore, upkeep};
-use crate::domain::{Candidate, Device, DeviceClass, Digest, QuarantineId, Timestamp};
-use crate::store::{Change, Devices, Page, PageRequest, Quarantined, Result, StoreError};
+use crate::domain::{
+    Candidate, Device, DeviceClass, Digest, NameHolder, Process, QuarantineId, Serving, Timestamp,
+};
+use crate::store::{
+    Change, Devices, Page, PageRequest, Quarantined, Result, SeenDevice, StoreError,
+};
 use async_trait::async_trait;
 use std::collections::HashMap;
 
@@ -111,7 +115,7 @@ pub(super) fn page_query(
 
 #[async_trait]
 impl Devices for SqlStore {
-    async fn put_device(&self, owner: &str, device: &Device) -> Result<()> {
+    async fn put_device(&self, owner: &str, device: &Device, serving: &Serving) -> Result<()> {
         let body = encode(device)?;
         // A worker writes rows of its own alone.
         let mut tx = self.begin_beside().await?;
@@ -127,15 +131,17 @@ impl Devices for SqlStore {
             _ => Some(upkeep::revise(&mut tx).await?),
         };
         db::query(
-            "INSERT INTO devices (owner, id, seen_at, version, body) VALUES ($1, $2, $3, $4, $5)
+            "INSERT INTO devices (owner, id, seen_at, version, body, serving)
+             VALUES ($1, $2, /*[*/$3/*|clock_ms()]*/, $4, $5, $6)
              ON CONFLICT (owner, id) DO UPDATE
-             SET seen_at = excluded.seen_at, version = excluded.version, body = excluded.body",
+             SET seen_at = excluded.seen_at, version = excluded.version, body = excluded.body, serving = excluded.serving",
         )
         .bind(owner)
         .bind(&device.id.0)
-        .bind(Timestamp::now().0)
+        .bind(self.now().0)
         .bind(Device::VERSION)
         .bind(body)
+        .bind(codec::encode_part("device's worker", serving)?)
         .execute(&mut *tx)
         .await?;
         tx.commit(revision).await
@@ -152,16 +158,74 @@ impl Devices for SqlStore {
         tx.commit(revision).await
     }
 
-    async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>> {
-        let rows: Vec<(String, i64, String, i64)> =
-            db::query_as("SELECT owner, version, body, seen_at FROM devices ORDER BY owner, id")
-                .fetch_all(&self.readers)
-                .await?;
+    async fn devices(&self) -> Result<Vec<SeenDevice>> {
+        let rows: Vec<(String, i64, String, Option<String>, i64, i64)> = db::query_as(
+            "SELECT owner, version, body, serving, seen_at, /*[*/$1/*|clock_ms()]*/ - seen_at FROM devices ORDER BY owner, id",
+        )
+        .bind(self.now().0)
+        .fetch_all(&self.readers)
+        .await?;
         rows.into_iter()
-            .map(|(owner, version, body, seen)| {
-                Ok((owner, decode(version, &body)?, Timestamp(seen)))
+            .map(|(owner, version, body, serving, seen, age_ms)| {
+                let serving =
+                    serving.map(|text| codec::decode_part("device's worker", &text)).transpose()?;
+                Ok(SeenDevice {
+                    owner,
+                    device: decode(version, &body)?,
+                    serving: serving.unwrap_or_default(),
+                    seen_at: Timestamp(seen),
+                    age_ms,
+                })
             })
             .collect()
+    }
+
+    async fn keep_name(&self, process: &Process, silent_ms: i64) -> Result<Option<NameHolder>> {
+        let Process { name, id, host, place, version } = process;
+        // What is compared is the row as it is once it is locked.
+        let mut tx = self.begin_beside().await?;
+        let kept: Option<String> = db::query_scalar(
+            "INSERT INTO workers (name, process, host, place, version, since, seen_at)
+             VALUES ($1, $2, $3, $4, $5, /*[*/$6/*|clock_ms()]*/, /*[*/$6/*|clock_ms()]*/)
+             ON CONFLICT (name) DO UPDATE SET process = excluded.process, host = excluded.host, place = excluded.place,
+                 version = excluded.version, seen_at = excluded.seen_at,
+                 since = CASE WHEN workers.process = excluded.process THEN workers.since ELSE excluded.since END
+             WHERE workers.process = excluded.process OR workers.place = excluded.place
+                 OR workers.seen_at <= excluded.seen_at - $7 OR workers.seen_at > excluded.seen_at + $7
+             RETURNING process",
+        )
+        .bind(name)
+        .bind(id)
+        .bind(host)
+        .bind(place)
+        .bind(version)
+        .bind(self.now().0)
+        .bind(silent_ms)
+        .fetch_optional(&mut *tx)
+        .await?;
+        if kept.is_some() {
+            tx.commit(None).await?;
+            return Ok(None);
+        }
+        let holder: Option<(String, i64)> = db::query_as(
+            "SELECT host, /*[*/$2/*|clock_ms()]*/ - seen_at FROM workers WHERE name = $1",
+        )
+        .bind(name)
+        .bind(self.now().0)
+        .fetch_optional(&mut *tx)
+        .await?;
+        // It may have left just now, which the next attempt will find.
+        let (host, silent_ms) = holder.unwrap_or_default();
+        Ok(Some(NameHolder { host, silent_ms }))
+    }
+
+    async fn leave_name(&self, process: &Process) -> Result<()> {
+        db::query("DELETE FROM workers WHERE name = $1 AND process = $2")
+            .bind(&process.name)
+            .bind(&process.id)
+            .execute(&self.writer)
+            .await?;
+        Ok(())
     }
 
     async fn quarantine(&self, entry: &Quarantined) -> Result<()> {

@@ -12,7 +12,7 @@ const CANCEL_ALL: &str = concat!(
     "UPDATE jobs SET state = 'cancelled', stage = 'done', finished_at = $1, owner = NULL, lease_until = NULL,
          stopped_by = CASE kind WHEN 'tune' THEN 'cancelled' END, last_seq = last_seq + 1
      WHERE id IN (
-         SELECT id FROM jobs WHERE state IN ('queued', 'running') AND state = 'running' AND cancel_requested = 1 AND ",
+         SELECT id FROM jobs WHERE state = 'running' AND cancel_requested = 1 AND ",
     expired!(),
     " /*[*//*|FOR UPDATE SKIP LOCKED]*/)
      RETURNING ",
@@ -52,14 +52,14 @@ pub(super) async fn given_up(
     max_attempts: u32,
     now: Timestamp,
 ) -> Result<Vec<Change>> {
+    let [one, two, three] = queue.names();
     let rows: Vec<WorkRow> = db::query_as(concat!(
         "UPDATE jobs SET state = 'failed', stage = 'done', finished_at = $1, owner = NULL, lease_until = NULL,
              error = 'given up: it was claimed ' || attempts || ' times, and each time its worker was lost before it finished',
              last_seq = last_seq + 1
          WHERE id IN (
              SELECT id FROM jobs
-             WHERE kind = $2 AND /*[*/device IS $4/*|coalesce(device, '') = coalesce($4, '')]*/ AND state IN ('queued', 'running')
-                 AND state = 'running' AND attempts >= $5 AND ",
+             WHERE kind = $2 AND queue IN ($4, $6, $7) AND state = 'running' AND attempts >= $5 AND ",
         expired!(),
         " /*[*//*|FOR UPDATE SKIP LOCKED]*/)
          RETURNING ",
@@ -68,8 +68,10 @@ pub(super) async fn given_up(
     .bind(now.0)
     .bind(queue.kind().name())
     .bind(now.0)
-    .bind(queue.device())
+    .bind(one)
     .bind(max_attempts)
+    .bind(two)
+    .bind(three)
     .fetch_all(&mut *tx)
     .await?;
     let ended = announce(tx, rows).await?;

@@ -323,8 +323,8 @@ async fn insert(tx: &mut Connection, store: &SqlStore, new: &NewWork) -> Result<
     let columns = Columns::of(&new.work)?;
     let row: Option<WorkRow> = db::query_as(concat!(
         "INSERT INTO jobs (id, kind, device, matrix, version, request, dedup_key, state, stage, total, detail, created_at,
-             token, namespace, priority, last_seq)
-         SELECT $1, $2, $3, $4, $5, $6, $7, 'queued', $8, $9, $10, $11, $12, $13, $14, 1
+             token, namespace, priority, device_class, only_on, needs, last_seq)
+         SELECT $1, $2, $3, $4, $5, $6, $7, 'queued', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 1
          WHERE $4 IS NULL OR EXISTS (SELECT 1 FROM holdings WHERE namespace = $13 AND digest = $4)
          RETURNING ",
         work_columns!()
@@ -343,6 +343,9 @@ async fn insert(tx: &mut Connection, store: &SqlStore, new: &NewWork) -> Result<
     .bind(store.token())
     .bind(store.namespace())
     .bind(new.priority)
+    .bind(columns.device_class)
+    .bind(columns.only_on)
+    .bind(new.work.needs())
     .fetch_optional(&mut *tx)
     .await?;
     // Only work that needs a matrix can be refused here.

@@ -19,46 +19,74 @@ macro_rules! expired {
 }
 pub(super) use expired;
 
-/// The states appear twice, here and in [`TAKE`], because a partial index is used only if its exact condition is one of the
-/// terms.
+/// Whether anything of the queues is to be claimed by who understands this format.
 pub(super) const WAITING: &str = concat!(
-    "SELECT CAST(1 AS BIGINT) FROM jobs
-     WHERE kind = $1 AND /*[*/device IS $2/*|coalesce(device, '') = coalesce($2, '')]*/ AND state IN ('queued', 'running')
-     AND (state = 'queued' OR (state = 'running' AND ",
+    "SELECT CAST(1 AS BIGINT) WHERE EXISTS (
+         SELECT 1 FROM jobs WHERE kind = $1 AND queue IN ($2, $4, $5) AND state = 'queued' AND needs <= $6)
+     OR EXISTS (
+         SELECT 1 FROM jobs WHERE kind = $1 AND queue IN ($2, $4, $5) AND state = 'running' AND needs <= $6 AND ",
     expired!(),
-    ")) LIMIT 1"
+    ")"
 );
 
 /// Turns are fair among tokens: after the priority, the one that has searched least lately comes first. What was searched counts less
 /// the longer ago it ended, and nothing after an hour; a job counts as a second at least, so that a row of failures is no free ride.
 ///
-/// On a server the job is chosen from the table and locked, past those that others are just claiming; its terms are repeated there, since
-/// they hold for the row as it is once it is locked.
+/// Neither the jobs that wait nor those that have ended are read as a whole: from one priority and turn of a queue the next is found in
+/// the index (`turns`), of each only the oldest jobs are looked at, and what a turn has searched is read from the last hour on.
+///
+/// On a server some of those that come first are looked at, and the first is locked that nobody else is just claiming; its terms are
+/// repeated there, since they hold for the row as it is once it is locked.
 pub(super) const TAKE: &str = concat!(
-    "WITH waiting AS MATERIALIZED (
-         SELECT id, namespace, token, priority, created_at FROM jobs
-         WHERE kind = $4 AND /*[*/device IS $5/*|coalesce(device, '') = coalesce($5, '')]*/ AND state IN ('queued', 'running')
-         AND (state = 'queued' OR (state = 'running' AND ",
+    "WITH RECURSIVE asked (queue) AS (
+         SELECT $5 /*[*//*|COLLATE \"C\"]*/ UNION SELECT $6 /*[*//*|COLLATE \"C\"]*/ UNION SELECT $7 /*[*//*|COLLATE \"C\"]*/),
+     turns (queue, priority, turn) AS (
+         SELECT asked.queue, next.priority, next.turn
+         FROM asked CROSS JOIN /*[*/jobs next ON next.id = (SELECT id/*|LATERAL (SELECT priority, turn]*/
+             FROM jobs WHERE kind = $4 AND jobs.queue = asked.queue AND state = 'queued' AND needs <= $8
+             ORDER BY priority DESC, turn DESC LIMIT 1) /*[*//*|next]*/
+         UNION ALL
+         SELECT turns.queue, next.priority, next.turn
+         FROM turns CROSS JOIN /*[*/jobs next ON next.id = coalesce((
+             SELECT id FROM jobs WHERE kind = $4 AND jobs.queue = turns.queue AND state = 'queued' AND needs <= $8
+                 AND jobs.priority = turns.priority AND jobs.turn < turns.turn
+             ORDER BY turn DESC LIMIT 1), (
+             SELECT id FROM jobs WHERE kind = $4 AND jobs.queue = turns.queue AND state = 'queued' AND needs <= $8
+                 AND jobs.priority < turns.priority
+             ORDER BY priority DESC, turn DESC LIMIT 1))/*|LATERAL (
+             SELECT priority, turn FROM jobs WHERE kind = $4 AND jobs.queue = turns.queue AND state = 'queued' AND needs <= $8
+                 AND (jobs.priority, jobs.turn) < (turns.priority, turns.turn)
+             ORDER BY priority DESC, turn DESC LIMIT 1) next]*/),
+     lapsed AS MATERIALIZED (
+         SELECT id, priority, turn, created_at FROM jobs
+         WHERE kind = $4 AND queue IN ($5, $6, $7) AND state = 'running' AND needs <= $8 AND ",
     expired!(),
-    "))),
+    "),
      shares AS MATERIALIZED (
-         SELECT namespace, token, (
+         SELECT turn, (
              SELECT COALESCE(SUM(MAX(search_seconds, 1.0) * (1.0 - COALESCE(MAX(/*[*/$3/*|statement_ms()]*/ - finished_at, 0), 0) / 3600000.0)), 0.0)
-             FROM jobs used WHERE used.namespace = whose.namespace AND used.token IS NOT DISTINCT FROM whose.token
-                 AND used.state <> 'queued'
-                 AND (used.finished_at IS NULL OR used.finished_at > /*[*/$3/*|statement_ms()]*/ - 3600000)) AS seconds
-         FROM (SELECT DISTINCT namespace, token FROM waiting) whose)
+             FROM jobs used WHERE used.turn = whose.turn AND used.finished_at > /*[*/$3/*|statement_ms()]*/ - 3600000)
+         + (SELECT COALESCE(SUM(MAX(search_seconds, 1.0)), 0.0)
+             FROM jobs used /*[*/INDEXED BY jobs_running_of/*|]*/ WHERE used.turn = whose.turn AND used.state = 'running') AS seconds
+         FROM (SELECT turn FROM turns UNION SELECT turn FROM lapsed) whose),
+     heads AS (
+         SELECT head.id, turns.priority, turns.turn, head.created_at
+         FROM turns CROSS JOIN /*[*/jobs head ON head.id = (SELECT id/*|LATERAL (SELECT id, created_at]*/
+             FROM jobs WHERE kind = $4 AND jobs.queue = turns.queue AND jobs.priority = turns.priority AND jobs.turn = turns.turn
+                 AND state = 'queued' AND needs <= $8
+             ORDER BY created_at, id LIMIT /*[*/1)/*|32) head]*/
+         UNION ALL SELECT id, priority, turn, created_at FROM lapsed),
+     best AS MATERIALIZED (
+         SELECT heads.id, heads.priority, shares.seconds, heads.created_at FROM heads JOIN shares ON shares.turn = heads.turn
+         ORDER BY heads.priority DESC, shares.seconds, heads.created_at, heads.id LIMIT 32)
      UPDATE jobs SET state = 'running', owner = $1, epoch = epoch + 1, lease_until = /*[*/$3/*|clock_ms()]*/ + $2, lease_ms = $2,
          attempts = attempts + 1, started_at = COALESCE(started_at, /*[*/$3/*|clock_ms()]*/), last_seq = last_seq + 1
      WHERE id = (
-         /*[*/SELECT id FROM waiting JOIN shares ON shares.namespace = waiting.namespace AND shares.token IS waiting.token
-         ORDER BY priority DESC, seconds, created_at, id LIMIT 1/*|
-         SELECT next.id FROM jobs next
-         JOIN shares ON shares.namespace = next.namespace AND shares.token IS NOT DISTINCT FROM next.token
-         WHERE kind = $4 AND coalesce(device, '') = coalesce($5, '') AND state IN ('queued', 'running')
-             AND (state = 'queued' OR (state = 'running'
-                 AND (lease_until <= clock_ms() OR lease_until - COALESCE(lease_ms, 3600000) > clock_ms() + 1000)))
-         ORDER BY priority DESC, seconds, created_at, id LIMIT 1 FOR UPDATE OF next SKIP LOCKED]*/)
+         /*[*/SELECT id FROM best ORDER BY priority DESC, seconds, created_at, id LIMIT 1/*|
+         SELECT next.id FROM best JOIN jobs next ON next.id = best.id
+         WHERE next.state = 'queued' OR (next.state = 'running'
+             AND (next.lease_until <= clock_ms() OR next.lease_until - COALESCE(next.lease_ms, 3600000) > clock_ms() + 1000))
+         ORDER BY best.priority DESC, best.seconds, best.created_at, best.id LIMIT 1 FOR UPDATE OF next SKIP LOCKED]*/)
      RETURNING ",
     work_columns!()
 );
@@ -72,10 +100,14 @@ pub(super) async fn claim(
     max_attempts: u32,
 ) -> Result<Option<Claim>> {
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
+    let (kind, [one, two, three]) = (queue.kind().name(), queue.names());
     let waiting: Option<i64> = db::query_scalar(WAITING)
-        .bind(queue.kind().name())
-        .bind(queue.device())
+        .bind(kind)
+        .bind(one)
         .bind(store.now().0)
+        .bind(two)
+        .bind(three)
+        .bind(queue.understands())
         .fetch_optional(&store.readers)
         .await?;
     if waiting.is_none() {
@@ -91,8 +123,11 @@ pub(super) async fn claim(
             .bind(owner)
             .bind(lease_ms)
             .bind(now.0)
-            .bind(queue.kind().name())
-            .bind(queue.device())
+            .bind(kind)
+            .bind(one)
+            .bind(two)
+            .bind(three)
+            .bind(queue.understands())
             .fetch_optional(&mut *tx)
             .await?;
         let Some(row) = row else { break None };
@@ -140,7 +175,8 @@ pub(super) async fn update(store: &SqlStore, fence: &Fence, work: &Work) -> Resu
     let columns = Columns::of(work)?;
     let mut tx = store.begin_beside().await?;
     let row: Option<WorkRow> = db::query_as(concat!(
-        "UPDATE jobs SET stage = $1, done = $2, total = $3, best = $4, search_seconds = $5, detail = $6, last_seq = last_seq + 1
+        "UPDATE jobs SET stage = $1, done = $2, total = $3, best = $4, search_seconds = $5, detail = $6, device = $10, ran_on = $11,
+             last_seq = last_seq + 1
          WHERE id = $7 AND owner = $8 AND epoch = $9 AND state = 'running' RETURNING ",
         work_columns!()
     ))
@@ -153,6 +189,8 @@ pub(super) async fn update(store: &SqlStore, fence: &Fence, work: &Work) -> Resu
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
+    .bind(columns.device)
+    .bind(columns.ran_on)
     .fetch_optional(&mut *tx)
     .await?;
     row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;

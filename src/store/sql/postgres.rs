@@ -164,7 +164,8 @@ impl SqlStore {
         };
         let local = if how.pooled { "LOCAL " } else { "" };
         let limits: Arc<str> = format!(
-            "SET {local}statement_timeout = {}; SET {local}lock_timeout = {}; SET {local}idle_in_transaction_session_timeout = {}",
+            // Statements take milliseconds, and compiling one takes hundreds, which the server does where it guesses too many rows.
+            "SET {local}statement_timeout = {}; SET {local}jit = off; SET {local}lock_timeout = {}; SET {local}idle_in_transaction_session_timeout = {}",
             how.statement_timeout.as_millis(),
             how.lock_timeout.as_millis(),
             LONGEST_IDLE.as_millis()

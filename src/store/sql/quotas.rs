@@ -10,7 +10,7 @@ const DAY_MS: i64 = 86_400_000;
 /// Budgets of jobs that have not ended count in full, so that the sum cannot be exceeded later.
 pub(super) const SPENT: &str = "SELECT COALESCE(SUM(CASE WHEN finished_at IS NULL
          THEN MAX(COALESCE(CAST(request ->> '$.search.seconds' AS DOUBLE PRECISION), 0.0), search_seconds) ELSE search_seconds END), 0.0) FROM jobs
-     WHERE namespace = $1 AND token = $2 AND kind = 'tune' AND (finished_at IS NULL OR finished_at > $3)";
+     WHERE turn = $1 || '/' || $2 AND kind = 'tune' AND (finished_at IS NULL OR finished_at > $3)";
 
 fn within(
     quota: &'static str,
@@ -45,7 +45,7 @@ pub(super) async fn may_queue(
     let limits = &caller.limits;
     if limits.queued_jobs.is_some() {
         let queued: i64 = db::query_scalar(
-            "SELECT count(*) FROM jobs WHERE namespace = $1 AND token = $2 AND state = 'queued'",
+            "SELECT count(*) FROM jobs WHERE turn = $1 || '/' || $2 AND finished_at IS NULL AND state = 'queued'",
         )
         .bind(caller.namespace.as_str())
         .bind(token.as_str())

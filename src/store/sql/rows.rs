@@ -5,8 +5,8 @@ use super::db::Connection;
 use super::{events, tokens};
 use crate::domain::job::Progress;
 use crate::domain::{
-    Caller, DeviceId, Job, JobId, JobRequest, ModelId, PlanId, Timestamp, TrainRequest, Training,
-    Work, WorkKind,
+    Caller, DeviceClass, DeviceId, DeviceKey, Job, JobId, JobRequest, ModelId, PlanId, Timestamp,
+    TrainRequest, Training, Work, WorkKind,
 };
 use crate::store::{Result, StoreError};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 macro_rules! work_columns {
     () => {
         "id, kind, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
-         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace, priority"
+         search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace, priority, device_class, \
+         only_on, ran_on"
     };
 }
 pub(super) use work_columns;
@@ -47,6 +48,9 @@ pub(super) struct WorkRow {
     token: Option<String>,
     namespace: String,
     priority: i64,
+    device_class: Option<String>,
+    only_on: Option<String>,
+    ran_on: Option<String>,
 }
 
 /// Fields that only trainings have, stored as JSON.
@@ -98,6 +102,9 @@ impl WorkRow {
             id: JobId(self.id),
             request,
             device: DeviceId(device),
+            device_class: self.device_class.map(DeviceClass),
+            only_on: self.only_on.map(DeviceKey),
+            ran_on: self.ran_on.map(DeviceKey),
             state: codec::named("job state", self.state)?,
             stage: codec::named("job stage", self.stage)?,
             progress: Progress {
@@ -174,6 +181,9 @@ pub(super) struct Columns {
     pub version: i64,
     pub request: String,
     pub device: Option<String>,
+    pub device_class: Option<String>,
+    pub only_on: Option<String>,
+    pub ran_on: Option<String>,
     pub matrix: Option<Vec<u8>>,
     pub stage: String,
     pub done: u32,
@@ -202,6 +212,9 @@ impl Columns {
             version: JobRequest::VERSION,
             request: encode(&job.request)?,
             device: Some(job.device.0.clone()),
+            device_class: job.device_class.as_ref().map(|class| class.0.clone()),
+            only_on: job.only_on.as_ref().map(|key| key.0.clone()),
+            ran_on: job.ran_on.as_ref().map(|key| key.0.clone()),
             matrix: Some(job.request.matrix.as_bytes().to_vec()),
             stage: codec::name("job stage", &job.stage)?,
             done: job.progress.done,
@@ -228,6 +241,9 @@ impl Columns {
             version: i64::from(training.version),
             request: encode(&training.request)?,
             device: None,
+            device_class: None,
+            only_on: None,
+            ran_on: None,
             matrix: None,
             stage: codec::name("training stage", &training.stage)?,
             done: 0,

@@ -126,7 +126,7 @@ fn after(list: &str, page: &PageRequest) -> Result<(i64, String)> {
 
 /// A host's own matter, which no other host needs to know.
 fn discreet(plan: Plan) -> Plan {
-    let device = Device { vendor_file: None, place: None, ..plan.device };
+    let device = Device { vendor_file: None, place: None, uuid: None, ..plan.device };
     Plan { device, ..plan }
 }
 

@@ -3,7 +3,7 @@
 use super::db::{self, Connection};
 use super::file_lock::{FileLock, Serial};
 use super::{Place, SqlStore, codec, endings, models, webhooks};
-use crate::domain::Digest;
+use crate::domain::{Digest, Timestamp};
 use crate::store::{Change, Guard, Pruned, Result, Retention, StoreError, Upkeep};
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -163,17 +163,27 @@ impl SqlStore {
     async fn prune_devices(&self, retention: &Retention) -> Result<u64> {
         let mut tx = self.begin().await?;
         let mut changes = endings::cancelled(&mut tx, None, self.now()).await?;
-        let some: Option<i64> =
-            db::query_scalar("SELECT CAST(1 AS BIGINT) FROM devices WHERE seen_at < $1 LIMIT 1")
-                .bind(retention.devices.0)
-                .fetch_optional(&mut *tx)
-                .await?;
+        // By the clock that says when they were seen.
+        let silent_ms = Timestamp::now().0.saturating_sub(retention.devices.0);
+        let some: Option<i64> = db::query_scalar(
+            "SELECT CAST(1 AS BIGINT) FROM devices WHERE seen_at < /*[*/$1/*|clock_ms()]*/ - $2 LIMIT 1",
+        )
+        .bind(self.now().0)
+        .bind(silent_ms)
+        .fetch_optional(&mut *tx)
+        .await?;
         if some.is_some() {
             // First, as heartbeats do: one that locks the device's row before it waits for the revision would meet this one.
             changes.push(revise(&mut tx).await?);
         }
-        let devices = db::query("DELETE FROM devices WHERE seen_at < $1")
-            .bind(retention.devices.0)
+        let devices = db::query("DELETE FROM devices WHERE seen_at < /*[*/$1/*|clock_ms()]*/ - $2")
+            .bind(self.now().0)
+            .bind(silent_ms)
+            .execute(&mut *tx)
+            .await?;
+        db::query("DELETE FROM workers WHERE seen_at < /*[*/$1/*|clock_ms()]*/ - $2")
+            .bind(self.now().0)
+            .bind(silent_ms)
             .execute(&mut *tx)
             .await?;
         db::query(TRAININGS).bind(MOST_TRAININGS).execute(&mut *tx).await?;

@@ -8,6 +8,7 @@ use crate::domain::{DeviceId, Op, Plan};
 use crate::http::behalf::Served;
 use crate::http::error::Problem;
 use crate::service::PageRequest;
+use std::collections::HashSet;
 
 /// Maximum number of matrices offered by name; others are selected by digest.
 const OFFERED: u32 = 100;
@@ -15,6 +16,10 @@ const OFFERED: u32 = 100;
 /// One device.
 pub struct Choice {
     pub id: String,
+    /// What a job names it by: its id, or where others have the same its key.
+    pub target: String,
+    /// Whether no other of the same id comes before it.
+    pub first: bool,
     /// Description beside its id.
     pub about: String,
     /// Whether the filter selects it.
@@ -89,23 +94,46 @@ fn form_field(field: &'static Field) -> FormField {
     }
 }
 
-/// All devices without repetition, usable ones first; also the selected one if it is no longer known.
+/// All devices without repetition, whatever number of workers serve one, usable ones first; also the selected one if it is no longer known.
 pub async fn devices(app: &Served, chosen: Option<&DeviceId>) -> Result<Vec<Choice>, Problem> {
     let mut found = app.service.devices().await?;
     found.sort_by(|a, b| (!a.online, &a.device.id).cmp(&(!b.online, &b.device.id)));
+    let mut seen = HashSet::new();
+    found.retain(|status| seen.insert(status.key.clone()));
     let mut choices: Vec<Choice> = Vec::new();
-    for status in found {
-        let id = status.device.id.to_string();
-        if choices.iter().any(|choice| choice.id == id) {
-            continue;
+    let mut classes = HashSet::new();
+    for status in found.iter().filter(|status| status.online) {
+        let class = status.device.class();
+        let of_class = found.iter().filter(|other| other.online && other.device.class() == class);
+        let number = of_class.count();
+        if number > 1 && classes.insert(class.clone()) {
+            choices.push(Choice {
+                id: "any".to_owned(),
+                target: class.0,
+                first: false,
+                chosen: false,
+                about: format!("{} ({number} devices)", status.device.name),
+            });
         }
+    }
+    for status in &found {
+        let id = status.device.id.to_string();
+        let alone = found.iter().filter(|other| other.device.id == status.device.id).count() == 1;
         let offline = if status.online { "" } else { ", offline" };
-        let about = format!("{}{offline}", status.device.name);
-        choices.push(Choice { chosen: chosen == Some(&status.device.id), id, about });
+        let host = status.host.as_ref().filter(|_| !alone);
+        let host = host.map_or_else(String::new, |host| format!(" of {host}"));
+        choices.push(Choice {
+            target: if alone { id.clone() } else { status.key.0.clone() },
+            first: choices.iter().all(|choice| choice.id != id),
+            chosen: chosen == Some(&status.device.id),
+            about: format!("{}{host}{offline}", status.device.name),
+            id,
+        });
     }
     if let Some(chosen) = chosen.filter(|id| choices.iter().all(|choice| choice.id != id.0)) {
         let about = "no longer known".to_owned();
-        choices.push(Choice { id: chosen.to_string(), about, chosen: true });
+        let id = chosen.to_string();
+        choices.push(Choice { target: id.clone(), first: true, id, about, chosen: true });
     }
     Ok(choices)
 }

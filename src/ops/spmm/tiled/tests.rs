@@ -34,6 +34,7 @@ pub fn device(multiprocessors: u32) -> Device {
         compiler: String::new(),
         vendor: None,
         vendor_file: None,
+        uuid: None,
         place: None,
         dense_vendor: None,
         kernels: Default::default(),
