@@ -44,6 +44,10 @@ impl Service {
                     biased;
                     () = stop.cancelled() => {
                         told("uses of tokens", self.save_uses().await);
+                        // Others give no more jobs to its devices. Where the store is gone, they notice by themselves.
+                        self.drain();
+                        let last = tokio::time::timeout(LAST_WORD, self.heartbeat_of_devices());
+                        told("last heartbeat", last.await.unwrap_or(Ok(())));
                         return;
                     }
                     _ = look.tick() => ("revision", self.look_at_revision().await),
@@ -191,6 +195,9 @@ impl Round {
         })
     }
 }
+
+/// The longest that a process that ends waits for its last heartbeat.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn told(what: &str, done: Result<()>) {
     if let Err(error) = done {

@@ -223,7 +223,7 @@ async fn not_ready_while_a_device_is_still_to_come() {
 }
 
 #[tokio::test]
-async fn restarts_are_told_of_local_devices() {
+async fn restarts_are_told_of_all_devices() {
     let world = World::new().await;
     let elsewhere = world.elsewhere("there").await;
     elsewhere.register(gpu(0, 1000.0)).await.unwrap();
@@ -231,5 +231,5 @@ async fn restarts_are_told_of_local_devices() {
     world.service.set_device_restarts(&device().id, 3);
     let devices = world.service.devices().await.unwrap();
     let told: Vec<_> = devices.iter().map(|status| (status.local, status.restarts)).collect();
-    assert_eq!(told, [(true, Some(3)), (false, None)]);
+    assert_eq!(told, [(true, Some(3)), (false, Some(0))]);
 }

@@ -126,9 +126,11 @@ async fn equal_requests_share_a_job_and_others_do_not() {
     let (world, matrix) = ready().await;
     let service = &world.service;
     let first = service.submit(&request(&matrix, 32), None).await.unwrap();
-    let named = JobRequest { device: "cpu".to_owned(), ..request(&matrix, 32) };
-    let same = service.submit(&named, None).await.unwrap();
+    let named = |name: String| JobRequest { device: name, ..request(&matrix, 32) };
+    let same = service.submit(&named(device().class().0), None).await.unwrap();
     assert_eq!((same.created, &same.job), (false, &first.job));
+    // For one device alone, which another of its class would not answer.
+    assert!(service.submit(&named("cpu".to_owned()), None).await.unwrap().created);
     let mut others = vec![request(&matrix, 33), request(&matrix, 32), request(&matrix, 32)];
     others.extend([request(&matrix, 32), request(&matrix, 32), request(&matrix, 32)]);
     others[4].search.fixed = fixed("m1", 2);

@@ -2,6 +2,7 @@
 
 #[path = "../fixture/claimed.rs"]
 mod claimed;
+mod classes;
 mod damage;
 #[path = "../fixture/device.rs"]
 mod device;

@@ -203,7 +203,7 @@ impl Jobs for SqlStore {
 }
 
 /// The states appear twice, since a partial index is used only if its exact condition is one of the terms.
-pub(super) const HELD: &str = "SELECT id, epoch FROM jobs WHERE state IN ('queued', 'running') AND state = 'running' AND owner = $1";
+pub(super) const HELD: &str = "SELECT id, epoch FROM jobs WHERE state = 'running' AND owner = $1";
 
 /// Counts both kinds in one pass over an index that is not ordered by kind.
 pub(super) const COUNTS: &str =

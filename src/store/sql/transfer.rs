@@ -232,9 +232,9 @@ impl Transfer for SqlStore {
             sent.stopped_by.map(|by| codec::name("job stopped_by", &by)).transpose()?;
         let row: WorkRow = db::query_as(concat!(
             "INSERT INTO jobs (id, kind, device, matrix, version, request, dedup_key, state, stage, plan, stopped_by,
-                 search_seconds, created_at, started_at, finished_at, namespace, imported_from, imported_at, last_seq)
+                 search_seconds, created_at, started_at, finished_at, namespace, imported_from, imported_at, device_class, last_seq)
              VALUES ($1, 'tune', $2, $3, $4, $5, 'imported;' || $1, $6, 'done', (SELECT id FROM plans WHERE id = $7), $8,
-                 $9, $10, $11, $12, $13, $14, $15, 1)
+                 $9, $10, $11, $12, $13, $14, $15, $16, 1)
              RETURNING ",
             work_columns!()
         ))
@@ -253,6 +253,7 @@ impl Transfer for SqlStore {
         .bind(self.namespace())
         .bind(store)
         .bind(self.now().0)
+        .bind(&sent.device_class.0)
         .fetch_one(&mut *tx)
         .await?;
         row.announce(&mut tx).await?;

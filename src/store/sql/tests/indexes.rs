@@ -201,6 +201,21 @@ async fn quarantine(store: &SqlStore) {
     assert!(!counts.contains("B-TREE"), "{counts}");
 }
 
+/// A claim goes from turn to turn, and reads of each the oldest job and what ended within the hour.
+async fn claimed(store: &SqlStore) {
+    let take = steps(store, leases::TAKE).await;
+    let by = [
+        "jobs_waiting (kind=? AND queue=? AND priority=? AND turn<?)",
+        "jobs_waiting (kind=? AND queue=? AND priority<?)",
+        "jobs_waiting (kind=? AND queue=? AND priority=? AND turn=?)",
+        "jobs_running (kind=? AND queue=?)",
+        "jobs_by_turn (turn=? AND finished_at>?)",
+        "jobs_running_of (turn=?)",
+    ];
+    assert!(by.iter().all(|by| take.contains(by)), "{take}");
+    assert!(!take.contains("SCAN jobs") && !take.contains("SCAN next"), "{take}");
+}
+
 /// What training reads and what models are found by.
 async fn learned(store: &SqlStore) {
     let sorted = [
@@ -210,12 +225,13 @@ async fn learned(store: &SqlStore) {
         (models::ALL, "SCAN models USING INDEX models_newest"),
         (models::OF_SCOPE, "SEARCH models USING INDEX models_of_scope (op=? AND device_class=?)"),
         (models::HISTORY, "SEARCH activations USING INDEX activations_of_scope (op=? AND"),
-        (leases::WAITING, "USING INDEX jobs_claimable (kind=? AND device=?)"),
+        (leases::WAITING, "jobs_waiting (kind=? AND queue=?"),
     ];
     for (query, by) in sorted {
         let steps = steps(store, query).await;
         assert!(steps.contains(by) && !steps.contains("B-TREE"), "{query}: {steps}");
     }
+    claimed(store).await;
     // Of each job the trials that were tried, in the order of their index.
     let rows = steps(store, learning::ROWS).await;
     assert!(rows.contains("SEARCH t USING INDEX trials_tried (job=?)"), "{rows}");
