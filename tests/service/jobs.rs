@@ -142,7 +142,7 @@ async fn equal_requests_share_a_job_and_others_do_not() {
         assert!(service.submit(&other, None).await.unwrap().created);
     }
     service.cancel(&first.job.id).await.unwrap();
-    assert!(service.submit(&named, None).await.unwrap().created);
+    assert!(service.submit(&named(device().class().0), None).await.unwrap().created);
 }
 
 #[tokio::test]
