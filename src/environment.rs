@@ -24,6 +24,11 @@ pub fn started_as_child() -> bool {
     std::env::var_os(STARTED_AS_CHILD).is_some()
 }
 
+/// The server that clients ask unless they are told another; the Python package reads the same variable.
+pub fn server() -> Option<String> {
+    std::env::var("SPARSETUNE_SERVER").ok().filter(|address| !address.is_empty())
+}
+
 /// The name of this host; `local` if it has none.
 pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -34,7 +34,7 @@ fn the_bundled_matrix_is_what_its_readme_says() {
     assert_eq!((found["rows"].as_u64(), found["nnz"].as_u64()), (Some(32768), Some(196548)));
 }
 
-/// Computed from the layout in ARCHITECTURE.md by another implementation (Python, struct.pack and the blake3 package).
+/// Computed from the layout in docs/reference/digest.md by another implementation (Python, struct.pack and the blake3 package).
 #[test]
 fn a_known_matrix_has_its_known_digest() {
     let folder = tempfile::tempdir().unwrap();

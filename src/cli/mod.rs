@@ -133,11 +133,15 @@ enum Command {
     Reader(reader::ReaderArgs),
 }
 
+fn usual_server() -> String {
+    crate::environment::server().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned())
+}
+
 /// The server to connect to.
 #[derive(Clone, Debug, clap::Args)]
 struct ServerArgs {
-    /// Address of the server
-    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    /// Address of the server; SPARSETUNE_SERVER names another default
+    #[arg(long, global = true, value_name = "URL", default_value_t = usual_server())]
     server: String,
     /// File that contains an API token (not passed as an argument, since arguments are visible to all users of this
     /// machine)
