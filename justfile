@@ -28,6 +28,16 @@ doctor:
 bench:
     cargo bench
 
+# The site, into target/book, and the pages that are made of the program
+book:
+    target/venv/bin/python scripts/documents.py --write
+    mdbook build docs
+
+# A Debian package of the release build, into target/packages
+package:
+    cargo build --release --locked
+    packaging/build-deb target/release/sparsetune target/packages
+
 image-cpu:
     docker build --file docker/Dockerfile.cpu --tag sparsetune:cpu .
 

@@ -325,6 +325,7 @@ fn the_top_level_is_complete() {
         "LICENSE",
         "justfile",
         "config/default.toml",
+        "docs/SUMMARY.md",
         ".ci/run",
         "docker/Dockerfile.cuda",
         "docker/Dockerfile.cpu",
@@ -374,7 +375,19 @@ fn no_registry_is_named() {
         concat!("extra-", "index"),
     ];
     let folders = [
-        "src", "tests", "crates", "docker", "scripts", ".ci", "config", "kernels", "data", "python",
+        "src",
+        "tests",
+        "crates",
+        "docker",
+        "scripts",
+        ".ci",
+        "config",
+        "kernels",
+        "data",
+        "python",
+        "docs",
+        "packaging",
+        ".github",
     ];
     let extensions = ["rs", "sh", "py", "toml", "yaml", "yml", "md", "cuh", "cuda", "cpu", "txt"];
     let mut faults = Vec::new();

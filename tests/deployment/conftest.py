@@ -1,4 +1,4 @@
-"""Options of the tests of what the project is deployed by: images, compose files, manifests, and the runbook's commands."""
+"""Options of the tests of what the project is deployed by: images, compose files, manifests, and packages."""
 
 import pathlib
 

@@ -59,8 +59,9 @@ def test_the_unit_starts_what_is_installed(package, program):
     assert (unpacked / "usr/lib/sysusers.d/sparsetune.conf").read_text().startswith("u sparsetune ")
     assert run(program, *words, "--help").returncode == 0
     if shutil.which("systemd-analyze"):
-        judged = run("systemd-analyze", "verify", "--root", unpacked, "sparsetune.service")
-        assert judged.returncode == 0 or "sparsetune.service:" not in judged.stderr, judged.stderr
+        # The folder has the unit alone, and none of the targets that it comes after.
+        judged = run("systemd-analyze", "verify", "--root", unpacked, "sparsetune.service").stderr.splitlines()
+        assert not [line for line in judged if "sparsetune.service:" in line and not line.endswith("target not found.")]
 
 
 def test_the_installed_program_serves_with_its_configuration(package, tmp_path):
