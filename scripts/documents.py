@@ -222,7 +222,9 @@ def grouped(rows, key):
 
 
 def table(head, rows):
-    aligned = "|".join(["---"] + ["--:"] * (len(head) - 1))
+    # Columns of figures, with what stands behind them.
+    figures = [all(row[place][:1].isdigit() for row in rows) for place in range(len(head))]
+    aligned = "|".join("--:" if right else "---" for right in figures)
     lines = [f"| {' | '.join(head)} |", f"|{aligned}|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
