@@ -64,6 +64,16 @@ def test_the_unit_starts_what_is_installed(package, program):
         assert not [line for line in judged if "sparsetune.service:" in line and not line.endswith("target not found.")]
 
 
+@pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="no systemd here")
+def test_the_service_gets_its_user(package, tmp_path):
+    _, unpacked = package
+    shutil.copytree(unpacked / "usr/lib", tmp_path / "usr/lib")
+    (tmp_path / "etc").mkdir()
+    done = run("systemd-sysusers", f"--root={tmp_path}", "sparsetune.conf")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^sparsetune:x:\d+:\d+:.*:/var/lib/sparsetune:/usr/sbin/nologin$", (tmp_path / "etc/passwd").read_text(), re.MULTILINE)
+
+
 def test_the_installed_program_serves_with_its_configuration(package, tmp_path):
     _, unpacked = package
     installed = unpacked / "usr/bin/sparsetune"
