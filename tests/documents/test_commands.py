@@ -29,7 +29,7 @@ SETTINGS = {
     "SPARSETUNE_SEARCH__SECONDS": "20",
     "SPARSETUNE_SEARCH__HALVING_TRIALS": "4",
 }
-LONGEST_S = 300
+LONGEST_S = 600
 
 
 @pytest.mark.parametrize(("place", "words"), NAMED, ids=[f"{place} {' '.join(words)}" for place, words in NAMED])
