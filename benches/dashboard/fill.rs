@@ -171,6 +171,7 @@ impl Maker<'_> {
             progress: Progress::default(),
             best: None,
             plan: None,
+            outlook: None,
             follow_up: None,
             priority: 0,
             stopped_by: None,

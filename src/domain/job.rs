@@ -54,7 +54,7 @@ pub struct Search {
     /// `ranked`: how many of the best-ranked candidates to measure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Budget of wall-clock seconds for the search; when it is exhausted the best candidate so far wins.
+    /// Budget of wall-clock seconds for loading, trials and finals together; when it is exhausted the best candidate so far wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Budget of trials.
@@ -162,6 +162,49 @@ impl Stage {
     /// Every stage, in the order in which a job passes them.
     pub const ALL: [Self; 6] =
         [Self::Waiting, Self::Loading, Self::Pruning, Self::Measuring, Self::Finals, Self::Done];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Loading => "loading",
+            Self::Pruning => "pruning",
+            Self::Measuring => "measuring",
+            Self::Finals => "finals",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// The share of a job's work that its matrix's loading is counted as, and that its trials end at: what follows are the finals.
+const LOADED: f64 = 0.1;
+const MEASURED: f64 = 0.9;
+
+/// When the current stage of a running job began, and about how long it takes; known of loading and of the finals, whose steps are not
+/// counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outlook {
+    pub began: Timestamp,
+    pub seconds: f64,
+}
+
+/// The share of a running job's work that is done, 0 to 1, as bars show it.
+///
+/// `in_stage` is the share of the stage's expected time that has passed, for stages whose steps are not counted. Trials count by their
+/// number, or by the share of the time budget that has been spent if that is larger, since it may end them.
+pub fn share_done(stage: Stage, progress: Progress, in_stage: f64, budget_spent: f64) -> f64 {
+    // What takes longer than was expected is not done.
+    let in_stage = in_stage.clamp(0.0, 0.95);
+    match stage {
+        Stage::Waiting => 0.0,
+        Stage::Loading => LOADED * in_stage,
+        Stage::Pruning => LOADED,
+        Stage::Measuring => {
+            let tried = f64::from(progress.done) / f64::from(progress.total.max(1));
+            LOADED + (MEASURED - LOADED) * tried.max(budget_spent).clamp(0.0, 1.0)
+        }
+        Stage::Finals => MEASURED + (1.0 - MEASURED) * in_stage,
+        Stage::Done => 1.0,
+    }
 }
 
 /// What ended a search.
@@ -212,6 +255,9 @@ pub struct Job {
     pub state: JobState,
     pub stage: Stage,
     pub progress: Progress,
+    /// Of a running job, if its stage has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlook: Option<Outlook>,
     pub best: Option<Best>,
     pub plan: Option<PlanId>,
     /// The job that measures what this job's plan predicts, requested by `search.measure`.
@@ -225,9 +271,37 @@ pub struct Job {
     pub error: Option<String>,
     /// How often a worker claimed the job; claims released by an orderly shutdown do not count.
     pub attempts: u32,
-    /// Wall-clock seconds of search over all attempts.
+    /// Wall-clock seconds of search, loading included, over all attempts.
     pub search_seconds: f64,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_a_job_grows_through_all_of_its_stages() {
+        let at = |stage, done, in_stage, spent| {
+            share_done(stage, Progress { done, total: 16 }, in_stage, spent)
+        };
+        let shares = [
+            at(Stage::Waiting, 0, 0.0, 0.0),
+            at(Stage::Loading, 0, 0.5, 0.0),
+            // A stage that takes longer than was expected has not ended.
+            at(Stage::Loading, 0, 7.0, 0.0),
+            at(Stage::Pruning, 0, 0.0, 0.0),
+            at(Stage::Measuring, 4, 0.0, 0.1),
+            // The budget ends the search before all have been tried.
+            at(Stage::Measuring, 5, 0.0, 0.9),
+            at(Stage::Measuring, 16, 0.0, 0.2),
+            at(Stage::Finals, 16, 0.3, 1.2),
+            at(Stage::Finals, 16, 9.0, 1.2),
+            at(Stage::Done, 16, 0.0, 1.2),
+        ];
+        assert!(shares.is_sorted_by(|a, b| a < b), "{shares:?}");
+        assert_eq!((shares[0], shares[9]), (0.0, 1.0));
+    }
 }

@@ -12,6 +12,7 @@ pub mod discreet;
 pub mod drift;
 pub mod element;
 pub mod event;
+pub mod finalist;
 pub mod fixed;
 pub mod funnel;
 pub mod intensity;
@@ -44,6 +45,7 @@ pub use device::{Device, DeviceClass, DeviceId, DeviceKey, DeviceKind, LibraryFi
 pub use digest::Digest;
 pub use discreet::discreet;
 pub use event::{Event, EventKind};
+pub use finalist::Finalist;
 pub use fixed::Fixed;
 pub use funnel::{FunnelStep, Judged};
 pub use intensity::Intensity;

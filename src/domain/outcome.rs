@@ -154,7 +154,15 @@ impl Outcome {
     }
 }
 
+/// Fewest samples from which an interval has a confidence of 95 %.
+pub const FEWEST_FOR_INTERVAL: u64 = 6;
+
 impl Timing {
+    /// The interval, if it has a confidence of 95 %.
+    pub fn interval_us(&self) -> Option<[f64; 2]> {
+        (self.samples_us.len() as u64 >= FEWEST_FOR_INTERVAL).then_some(self.ci95_us)
+    }
+
     /// Summarises raw samples of single calls in microseconds; `None` if there are none.
     ///
     /// The interval is the narrowest pair of order statistics with at most 2.5 % of the binomial distribution (n, 1/2)

@@ -4,8 +4,8 @@
 use super::recipe::Scratch;
 use super::transfer::Imported;
 use super::{
-    Candidate, Clock, Clocks, Device, DeviceClass, Digest, FunnelStep, Intensity, JobId, Judged,
-    L2Policy, ModelId, Problem, Resources, StoppedBy, Timestamp,
+    Candidate, Clock, Clocks, Device, DeviceClass, Digest, Finalist, FunnelStep, Intensity, JobId,
+    Judged, L2Policy, ModelId, Problem, Resources, StoppedBy, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,6 +75,9 @@ pub struct Plan {
     /// The difference between the winner and the runner-up or a simpler candidate is within the noise.
     pub tie: bool,
     pub runner_up: Option<RunnerUp>,
+    /// All that was timed in the finals, fastest first; empty if they were not held, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub finals: Vec<Finalist>,
     pub baseline: Option<Baseline>,
     /// Why a measured plan has no baseline, in words; absent if it has one, and in plans of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,13 +87,11 @@ pub struct Plan {
     pub limit: Limit,
     /// Always present in a predicted plan.
     pub predicted: Option<Predicted>,
-    /// The model's error over the job's trials; absent in plans of earlier versions, and if no predicted candidate was
-    /// measured.
+    /// The model's error over the job's trials; absent in earlier versions, and if no predicted candidate was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_error: Option<ModelError>,
     pub funnel: Vec<FunnelStep>,
-    /// What the rules computed for the winner, those that compare numbers; empty for vendor routines and in plans of earlier
-    /// versions.
+    /// What the rules that compare numbers computed for the winner; empty for vendor routines and in earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged: Vec<Judged>,
     /// Tiled SpMM's terms for this matrix: of the winner, and of the best candidate for each order and length of segments by the

@@ -355,6 +355,7 @@ mod tests {
             }),
             tie: false,
             runner_up: None,
+            finals: Vec::new(),
             baseline: None,
             no_baseline: None,
             speedup: None,

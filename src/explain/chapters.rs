@@ -252,10 +252,14 @@ fn finals(search: &Search<'_>) -> Chapter {
         false => format!(" with {}", values.join(", ")),
     };
     if let Some(measured) = search.measured {
-        let [low, high] = measured.ci95_us.map(micros);
+        let within = measured.interval_us().map(|ends| ends.map(micros));
+        let within = within.map_or_else(
+            || format!("by {} samples", measured.samples),
+            |[low, high]| format!("95 % between {low} and {high}"),
+        );
         let title = search.won().map_or(search.winner.family.as_str(), |family| family.title);
         said.push(format!(
-            "{title} ({}){with} won with {} a call, 95 % between {low} and {high}.",
+            "{title} ({}){with} won with {} a call, {within}.",
             search.winner.family,
             micros(measured.median_us)
         ));

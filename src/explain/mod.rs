@@ -17,6 +17,10 @@ use crate::domain::{
 };
 use std::collections::BTreeMap;
 
+/// Why a candidate may be slower in the finals than in its trial.
+pub const WHY_SLOWER: &str = "In the finals the best are timed in turn, round by round, so that all of them meet the same clock rates, caches \
+and other load; of many trials, the fastest was also the luckiest, so times in the finals are often a little longer.";
+
 /// A finished search as its plan tells it, in the terms that stored plans and the API share.
 pub struct Search<'a> {
     pub catalogue: &'a Catalogue,

@@ -7,7 +7,7 @@ use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
 use crate::domain::{
-    Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy, Work,
+    Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Op, Search, SearchStrategy, Work,
     WorkKind,
 };
 use crate::service::JobFilter;
@@ -150,6 +150,7 @@ pub struct JobsQuery {
     state: Option<JobState>,
     matrix: Option<Digest>,
     device: Option<DeviceId>,
+    op: Option<Op>,
     limit: Option<u32>,
     cursor: Option<String>,
 }
@@ -163,7 +164,13 @@ pub async fn list(
         Listed::Train => Some(WorkKind::Train),
         Listed::Any => None,
     };
-    let filter = JobFilter { kind, state: query.state, matrix: query.matrix, device: query.device };
+    let filter = JobFilter {
+        kind,
+        state: query.state,
+        matrix: query.matrix,
+        device: query.device,
+        op: query.op,
+    };
     check_filter(&filter)?;
     let page = page_request(query.limit, query.cursor)?;
     Ok(Json(Page::from(app.service.works(&filter, &page).await?)))

@@ -4,7 +4,7 @@ use super::audit::Unchanged;
 use super::behalf::OnBehalf;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
-use super::page::PageQuery;
+use super::page::page_request;
 use super::upload::Upload;
 use crate::domain::Digest;
 use crate::wire::{Matrix, Page};
@@ -53,11 +53,28 @@ pub async fn upload(
     Ok(Unchanged::unless(uploaded.created, answer))
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+    q: Option<String>,
+}
+
 pub async fn list(
     OnBehalf(app): OnBehalf,
-    Query(page): Query<PageQuery>,
+    Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<Matrix>>, Problem> {
-    Ok(Json(Page::from(app.service.matrices(&page.request()?).await?)))
+    let page = page_request(query.limit, query.cursor)?;
+    let found = match query.q.as_deref() {
+        Some(text) if text.is_empty() || text.chars().count() > MAX_NAME => {
+            let detail = format!("q is 1 to {MAX_NAME} characters");
+            return Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("q")));
+        }
+        Some(text) => app.service.matrices_like(text, &page).await?,
+        None => app.service.matrices(&page).await?,
+    };
+    Ok(Json(Page::from(found)))
 }
 
 pub async fn show(

@@ -25,6 +25,7 @@ mod matrices;
 pub mod metrics;
 mod models;
 mod operations;
+mod overview;
 mod page;
 mod pins;
 mod plans;

@@ -21,7 +21,7 @@ use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, audit, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
-    operations, pins, plans, profile, tokens, trainings, transfer, trials, webhooks,
+    operations, overview, pins, plans, profile, tokens, trainings, transfer, trials, webhooks,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -61,6 +61,7 @@ pub const PATHS: &[&str] = &[
     "/v1/operations",
     "/v1/rules",
     "/v1/devices",
+    "/v1/overview",
     "/v1/quarantine",
     "/v1/quarantine/{id}",
     "/v1/webhooks",
@@ -113,6 +114,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/operations" => quick(get(catalogue::list)),
         "/v1/rules" => quick(get(catalogue::rules)),
         "/v1/devices" => quick(get(devices::list)),
+        "/v1/overview" => quick(get(overview::show)),
         "/v1/quarantine" => quick(get(devices::quarantine)),
         "/v1/quarantine/{id}" => quick(delete(devices::lift)),
         "/v1/webhooks" => quick(get(webhooks::list).merge(json_body(post(webhooks::make), app))),

@@ -3,9 +3,15 @@
 use crate::domain::StoppedBy;
 use std::time::{Duration, Instant};
 
-/// The budget of a search. It is checked before each trial, so it is exceeded by at most one trial.
+/// Most of the time budget that trials leave to the finals.
+const MOST_KEPT: f64 = 0.25;
+
+/// The budget of a search, from loading to the finals. Before each trial it is compared with what is left after what is kept for the
+/// finals, so it is exceeded only by a trial that takes much longer than those before it.
 #[derive(Clone, Debug)]
 pub struct Budget {
+    /// What trials leave to the finals.
+    kept: Duration,
     started: Instant,
     /// Time spent by earlier attempts.
     spent_before: Duration,
@@ -15,7 +21,7 @@ pub struct Budget {
 
 impl Budget {
     pub fn start(seconds: Option<f64>, trials: Option<u32>, spent_before: Duration) -> Self {
-        Self { started: Instant::now(), spent_before, seconds, trials }
+        Self { kept: Duration::ZERO, started: Instant::now(), spent_before, seconds, trials }
     }
 
     /// Time spent on the search so far.
@@ -33,13 +39,20 @@ impl Budget {
         )
     }
 
+    /// Has trials leave this much to the finals, but at most a quarter of the whole, and time for the trial that begins next.
+    pub fn keep(&mut self, finals: Duration, trial: Duration) {
+        let most = self.seconds.map(|seconds| Duration::try_from_secs_f64(MOST_KEPT * seconds));
+        let finals = most.map_or(finals, |most| finals.min(most.unwrap_or(Duration::MAX)));
+        self.kept = finals.saturating_add(trial);
+    }
+
     /// The exhausted budget, if `trials_done` trials or the time spent end the search.
     pub fn exhausted(&self, trials_done: u32) -> Option<StoppedBy> {
         if self.trials.is_some_and(|most| trials_done >= most) {
             return Some(StoppedBy::Trials);
         }
         match self.left() {
-            Some(left) if left.is_zero() => Some(StoppedBy::Seconds),
+            Some(left) if left <= self.kept => Some(StoppedBy::Seconds),
             _ => None,
         }
     }
@@ -48,6 +61,24 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_for_the_finals_is_not_spent_on_trials() {
+        let mut budget = Budget::start(Some(10.0), None, Duration::from_secs(8));
+        assert_eq!(budget.exhausted(0), None);
+        budget.keep(Duration::from_secs(1), Duration::ZERO);
+        assert_eq!(budget.exhausted(0), None);
+        budget.keep(Duration::from_secs(60), Duration::ZERO);
+        assert_eq!(budget.exhausted(0), Some(StoppedBy::Seconds));
+        assert!(budget.left().is_some_and(|left| left > Duration::from_secs(1)));
+        // No more than a quarter, however long the finals may be.
+        let mut early = Budget::start(Some(10.0), None, Duration::from_secs(7));
+        early.keep(Duration::from_secs(60), Duration::ZERO);
+        assert_eq!(early.exhausted(0), None);
+        // A trial that would not end in time is not begun.
+        early.keep(Duration::from_secs(60), Duration::from_secs(1));
+        assert_eq!(early.exhausted(0), Some(StoppedBy::Seconds));
+    }
 
     #[test]
     fn trials_and_time_of_earlier_attempts_count() {

@@ -11,6 +11,7 @@ use crate::ops::admission;
 use crate::store::{
     JobFilter, NewWork, Page, PageRequest, StoreError, Story, Submission, TrialQuery,
 };
+use std::sync::PoisonError;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
@@ -131,6 +132,18 @@ impl Service {
         work.ok_or_else(|| ServiceError::not_found("job", id))
     }
 
+    /// Has a job that a worker of this process runs try no further candidate: the finals decide among those that it has, and it ends
+    /// with their plan. A job without a measurement goes on until it has one.
+    pub fn conclude(&self, id: &JobId) {
+        let mut concluding = self.inner.concluding.lock().unwrap_or_else(PoisonError::into_inner);
+        concluding.insert(id.clone());
+    }
+
+    /// Whether it was asked to by [`Self::conclude`].
+    pub(super) fn concludes(&self, id: &JobId) -> bool {
+        self.inner.concluding.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
     pub async fn trials(
         &self,
         id: &JobId,
@@ -199,6 +212,7 @@ pub(super) fn queued(request: JobRequest, target: &Target) -> Job {
         progress: Progress::default(),
         best: None,
         plan: None,
+        outlook: None,
         follow_up: None,
         priority: 0,
         stopped_by: None,

@@ -3,8 +3,24 @@
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
 use crate::store::{BlobError, Guard, LocalFile, MatrixQuery, Page, PageRequest};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use tokio::sync::MutexGuard;
+
+/// Fewest digits by which a digest is found; fewer begin too many.
+pub const FEWEST_DIGITS: usize = 6;
+
+/// The one that a name means: the one that is called so, whatever the case, or else the only one that was found.
+pub fn meant<'a>(found: &'a [Matrix], name: &str) -> Option<&'a Matrix> {
+    let called = |matrix: &&Matrix| {
+        matrix.name.as_deref().is_some_and(|own| own.to_lowercase() == name.to_lowercase())
+    };
+    let mut so = found.iter().filter(called);
+    match (so.next(), so.next()) {
+        (Some(one), None) => Some(one),
+        (None, _) if found.len() == 1 => found.first(),
+        _ => None,
+    }
+}
 
 impl Service {
     pub async fn matrix(&self, digest: &Digest) -> Result<Matrix> {
@@ -59,18 +75,23 @@ impl Service {
         self.inner.blobs.local_copy(digest).await
     }
 
-    /// Those of the newest matrices whose name contains this text, newest first.
-    pub async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
-        let named = MatrixQuery::Named(part.to_owned());
-        Ok(self.store.matrices(&named, &PageRequest::first(limit)).await?.items)
-    }
-
-    /// The newest matrices whose digest or pattern digest begins with these hex digits.
-    pub async fn matrices_starting(&self, digits: &str, limit: u32) -> Result<Vec<Digest>> {
-        let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());
-        let (Ok(first), Ok(last)) = (first, last) else { return Ok(Vec::new()) };
-        let between = MatrixQuery::Between(first, last);
-        let found = self.store.matrices(&between, &PageRequest::first(limit)).await?;
-        Ok(found.items.into_iter().map(|matrix| matrix.digest).collect())
+    /// Matrices that the text may mean: those whose digest or pattern digest begins with it, if it may be the beginning of one, then those
+    /// whose name contains it, newest first. The first page alone has those by digest.
+    pub async fn matrices_like(&self, text: &str, page: &PageRequest) -> Result<Page<Matrix>> {
+        let mut found = Vec::new();
+        if page.after.is_none() && text.len() >= FEWEST_DIGITS {
+            let digits = text.to_ascii_lowercase();
+            let (first, last) = (format!("{digits:0<64}"), format!("{digits:f<64}"));
+            if let (Ok(first), Ok(last)) = (first.parse(), last.parse()) {
+                let between = MatrixQuery::Between(first, last);
+                let few = PageRequest::first(page.limit);
+                found = self.store.matrices(&between, &few).await?.items;
+            }
+        }
+        let mut named = self.store.matrices(&MatrixQuery::Named(text.to_owned()), page).await?;
+        let known: HashSet<Digest> = found.iter().map(|matrix| matrix.digest).collect();
+        named.items.retain(|matrix| !known.contains(&matrix.digest));
+        found.append(&mut named.items);
+        Ok(Page { items: found, next: named.next })
     }
 }

@@ -19,6 +19,7 @@ mod lookup;
 mod matrices;
 mod misses;
 mod neighbours;
+mod overview;
 mod plans;
 mod predicted;
 mod rankers;
@@ -53,6 +54,8 @@ pub use ingest::Uploaded;
 pub use jobs::Submitted;
 pub use learning::{ModelStanding, Ranked};
 pub use lookup::LookupQuery;
+pub use matrices::meant;
+pub use overview::{ClassFigures, Learnt, LearntVersion, Overview};
 pub use plans::Blob;
 pub use rankers::{ActiveModel, Ranker};
 pub use retention::{Going, Gone, Held, Part};
@@ -65,11 +68,12 @@ pub use study::Searched;
 pub use tokens::{MadeToken, NewToken, Ring};
 pub use upkeep::Removed;
 
-use crate::domain::{Caller, DeviceId, JobState, WorkKind};
+use crate::domain::{Caller, DeviceId, JobId, JobState, WorkKind};
 use crate::pool::Readers;
 use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError, Whose};
 use drawings::Drawings;
 use signals::Signals;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -106,6 +110,8 @@ struct Inner {
     /// Permits one job at a time to be queued by lookups.
     submitting: Arc<Semaphore>,
     guesses: Mutex<guesses::Guesses>,
+    /// Jobs of this process whose search is to end with what it has.
+    concluding: Mutex<HashSet<JobId>>,
     /// Held while a matrix's file and row are created or deleted together.
     publishing: tokio::sync::Mutex<()>,
     drawings: Drawings,
@@ -156,6 +162,7 @@ impl Service {
             predicting: Arc::new(Semaphore::new(1)),
             submitting: Arc::new(Semaphore::new(1)),
             guesses: Mutex::default(),
+            concluding: Mutex::default(),
             publishing: tokio::sync::Mutex::default(),
             drawings: Drawings::default(),
             built: bundles::Built::default(),

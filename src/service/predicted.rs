@@ -100,6 +100,7 @@ pub(in crate::service) fn plan(
         measured: None,
         tie: false,
         runner_up: None,
+        finals: Vec::new(),
         baseline: None,
         speedup: None,
         limit: Limit {

@@ -97,11 +97,22 @@ pub(super) fn check(
     if let Some((field, why)) = problem.out_of_tuned_range() {
         return Err(ServiceError::invalid(&format!("/problem/{}", field.name), why));
     }
-    let fits = ops::check(matrix, problem).and_then(|()| ops::check_device(problem, device));
-    fits.map_err(|unsupported| ServiceError::Unsupported {
-        pointer: Some("/problem".to_owned()),
-        message: unsupported.to_string(),
-    })?;
+    if let Some(limit) = problem.limit(None).or_else(|| problem.limit(Some(device.kind))) {
+        return Err(ServiceError::Unsupported {
+            pointer: Some(format!("/problem/{}", limit.field)),
+            message: limit.why.to_owned(),
+        });
+    }
+    let unfit = |pointer: &str| {
+        let pointer = Some(pointer.to_owned());
+        move |unfit: ops::Unsupported| ServiceError::Unsupported {
+            pointer,
+            message: unfit.to_string(),
+        }
+    };
+    ops::check(matrix, problem).map_err(unfit("/problem"))?;
+    // What is left of that is types that the device is too old for.
+    ops::check_device(problem, device).map_err(unfit("/problem/dtype"))?;
     let Footprint { host, gpu } = Footprint::of(matrix, problem);
     if host > u128::from(max_host_bytes) {
         let message = format!(

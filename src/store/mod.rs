@@ -13,6 +13,7 @@ pub mod process_name;
 mod queue;
 mod retaining;
 pub mod sql;
+mod tallies;
 mod tokens;
 mod transfer;
 mod webhooks;
@@ -35,6 +36,7 @@ pub use queue::{
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining, Weigh};
 pub use sql::{PostgresOptions, SqlStore, SqliteOptions, Synchronous};
+pub use tallies::{PlanFigures, PlanTally};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
 pub use webhooks::{
@@ -262,6 +264,10 @@ pub trait Plans: Send + Sync {
     /// The accuracy of each model on each device class, from the newest plans that report it; the model with the newest plan
     /// first.
     async fn model_quality(&self) -> Result<Vec<ModelQuality>>;
+    /// The plans of each of these matrices that has any.
+    async fn plan_tallies(&self, matrices: &[Digest]) -> Result<HashMap<Digest, PlanTally>>;
+    /// The number of all measured plans, and figures of the newest, at most this many.
+    async fn plan_figures(&self, most: u32) -> Result<(u64, Vec<PlanFigures>)>;
     /// The keys under which this pattern has plans, used to explain why a lookup found none.
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>>;
     /// The newest plan of each pattern for this problem, class and policy, with the matrix's facts: candidates for

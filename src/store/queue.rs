@@ -4,7 +4,7 @@ use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
     Caller, Device, DeviceClass, DeviceId, DeviceKey, Digest, Event, EventKind, FunnelStep, Job,
-    JobId, JobState, LearnedModel, Plan, Timestamp, Training, Work, WorkKind, work,
+    JobId, JobState, LearnedModel, Op, Plan, Timestamp, Training, Work, WorkKind, work,
 };
 use async_trait::async_trait;
 
@@ -167,6 +167,8 @@ pub struct JobFilter {
     pub state: Option<JobState>,
     pub matrix: Option<Digest>,
     pub device: Option<DeviceId>,
+    /// Of a tuning job's problem, or of a training's models.
+    pub op: Option<Op>,
 }
 
 /// Whose jobs are counted.

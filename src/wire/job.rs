@@ -40,6 +40,9 @@ pub struct Job {
     pub state: JobState,
     pub stage: Stage,
     pub progress: Progress,
+    /// Of a running job, if its stage has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlook: Option<Outlook>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +88,14 @@ pub struct Search {
     /// Absent in jobs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Open<Clock>>,
+}
+
+/// When the current stage began, and about how long it takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Outlook {
+    pub began: String,
+    pub seconds: f64,
 }
 
 /// The fastest candidate so far.
@@ -170,6 +181,10 @@ impl From<domain::Job> for Job {
             state: job.state,
             stage: job.stage,
             progress: job.progress,
+            outlook: job.outlook.map(|outlook| Outlook {
+                began: outlook.began.to_rfc3339(),
+                seconds: outlook.seconds,
+            }),
             best: job.best.map(Best::from),
             plan: job.plan,
             follow_up: job.follow_up,

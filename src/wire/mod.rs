@@ -12,6 +12,7 @@ mod job;
 mod matrix;
 mod model;
 mod operation;
+mod overview;
 mod pins;
 mod plan;
 mod problem;
@@ -32,9 +33,10 @@ pub use model::{
     Model, ModelKind, Models, Ranked, Ranker, Regret, RollBackRequest, WholeModel,
 };
 pub use operation::Operations;
+pub use overview::{ClassFigures, Learnt, LearntVersion, Overview};
 pub use pins::Pins;
 pub use plan::{
-    Imported, KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp,
+    Finalist, Imported, KeptBundle, Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp,
 };
 pub use problem::Problem;
 pub use rule::Rules;

@@ -29,6 +29,9 @@ pub struct Plan {
     pub tie: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner_up: Option<RunnerUp>,
+    /// Everything that was timed in the finals, fastest first; absent if they were not held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub finals: Vec<Finalist>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Baseline>,
     /// Why a measured plan has none.
@@ -80,6 +83,17 @@ pub struct RunnerUp {
     pub ci95_us: Option<[f64; 2]>,
     #[serde(default, skip_serializing_if = "Clocks::is_empty")]
     pub clocks: Clocks,
+}
+
+/// A candidate's times in the finals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Finalist {
+    pub candidate: Candidate,
+    pub median_us: f64,
+    pub ci95_us: [f64; 2],
+    /// Rounds that were timed.
+    pub samples: u32,
 }
 
 /// The model's prediction for the candidate. Unlike the stored form, it always contains the number of candidates passed
@@ -176,6 +190,7 @@ impl From<domain::Plan> for Plan {
             measured: plan.measured,
             tie: plan.tie,
             runner_up: plan.runner_up.map(RunnerUp::from),
+            finals: plan.finals.into_iter().map(Finalist::from).collect(),
             baseline: plan.baseline,
             no_baseline: plan.no_baseline,
             speedup: plan.speedup,
@@ -197,6 +212,13 @@ impl From<domain::Plan> for Plan {
             provenance: plan.provenance.into(),
             created_at: plan.created_at.to_rfc3339(),
         }
+    }
+}
+
+impl From<domain::Finalist> for Finalist {
+    fn from(finalist: domain::Finalist) -> Self {
+        let domain::Finalist { candidate, median_us, ci95_us, samples } = finalist;
+        Self { candidate: candidate.into(), median_us, ci95_us, samples }
     }
 }
 

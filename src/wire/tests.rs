@@ -315,6 +315,7 @@ fn the_contract_says_what_the_types_say() {
         ("/v1/matrices/{digest}/plans", sent::<Page<Plan>>()),
         ("/v1/jobs/{id}/trials", sent::<Page<Trial>>()),
         ("/v1/devices", sent::<Devices>()),
+        ("/v1/overview", sent::<Overview>()),
         ("/v1/quarantine", sent::<Page<Quarantined>>()),
         ("/v1/pins", sent::<Pins>()),
         ("/v1/models", sent::<Models>()),

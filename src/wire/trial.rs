@@ -104,7 +104,7 @@ impl Trial {
         match outcome {
             Outcome::Measured { timing, rel_error, resources, preprocess_ms } => {
                 self.median_us = Some(timing.median_us);
-                self.ci95_us = Some(timing.ci95_us);
+                self.ci95_us = timing.interval_us();
                 self.samples = Some(timing.samples_us.len() as u64);
                 self.clock = Some(timing.clock.into());
                 self.rel_error = finite(Some(rel_error));

@@ -106,6 +106,7 @@ async fn answers_fit_their_schemas() {
         "/healthz",
         "/readyz",
         "/v1/devices",
+        "/v1/overview",
         "/v1/quarantine",
         "/v1/operations",
         "/v1/rules",

@@ -2,7 +2,7 @@
 
 use crate::Harness;
 use crate::words::*;
-use sparsetune::domain::{Candidate, DeviceClass, Digest, JobState, Matrix, Timestamp};
+use sparsetune::domain::{Candidate, DeviceClass, Digest, JobState, Matrix, Op, Timestamp};
 use sparsetune::store::{JobFilter, PageRequest, Quarantined, StoreError};
 
 pub async fn pages_stay_put_under_inserts(harness: &Harness) {
@@ -52,6 +52,10 @@ pub async fn filters_hold_on_every_page(harness: &Harness) {
     let times = [first.items[0].created_at.0, second.items[0].created_at.0];
     assert_eq!((times, second.next), ([2, 0], None));
     assert_eq!(store.jobs(&JobFilter::default(), &page(100)).await.unwrap().items.len(), 6);
+    for (op, jobs) in [(Op::Spmm, 6), (Op::Sptrsv, 0)] {
+        let filter = JobFilter { op: Some(op), ..JobFilter::default() };
+        assert_eq!(store.works(&filter, &page(100)).await.unwrap().items.len(), jobs, "{op}");
+    }
 }
 
 pub async fn foreign_cursors_are_refused(harness: &Harness) {

@@ -191,6 +191,7 @@ conform! {
     lists::foreign_cursors_are_refused,
     plans::plan_and_end_are_one,
     plans::the_newest_plan_of_a_key_wins,
+    plans::matrices_and_classes_have_the_figures_of_their_plans,
     plans::plans_and_facts_outlive_the_matrix,
     plans::a_pattern_lists_the_newest_plan_of_each_key,
     plans::names_are_told_of_what_is_and_was,

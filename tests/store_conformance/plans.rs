@@ -70,6 +70,29 @@ pub async fn the_newest_plan_of_a_key_wins(harness: &Harness) {
     assert_eq!(answer(&*store, &cold).await, None);
 }
 
+pub async fn matrices_and_classes_have_the_figures_of_their_plans(harness: &Harness) {
+    let store = harness.open().await;
+    let (a, b, without) = (matrix("a", 1), matrix("b", 1), matrix("c", 1));
+    let faster = |speedup: Option<f64>| move |plan: Plan| Plan { speedup, ..plan };
+    tune_to(&*store, &a, 1, faster(Some(1.5))).await;
+    tune_to(&*store, &a, 2, faster(Some(2.5))).await;
+    let newest = tune_to(&*store, &b, 3, faster(None)).await;
+    store.insert_matrix(&without).await.unwrap();
+    let asked = [a.digest, b.digest, without.digest];
+    let tallies = store.plan_tallies(&asked).await.unwrap();
+    let tally = |matrix: &Matrix| tallies.get(&matrix.digest).map(|t| (t.plans, t.speedup));
+    assert_eq!(
+        (tally(&a), tally(&b), tally(&without)),
+        (Some((2, Some(2.5))), Some((1, None)), None)
+    );
+    assert!(store.plan_tallies(&[]).await.unwrap().is_empty());
+    let (all, figures) = store.plan_figures(2).await.unwrap();
+    assert_eq!((all, figures.len()), (3, 2));
+    assert_eq!((&figures[0].class, figures[0].speedup), (&newest.device.class(), None));
+    assert_eq!(figures[0].fraction, Some(newest.limit.fraction));
+    assert_eq!(figures[1].speedup, Some(2.5));
+}
+
 pub async fn plans_and_facts_outlive_the_matrix(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);

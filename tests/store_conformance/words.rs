@@ -78,6 +78,7 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewWork {
             progress: Progress::default(),
             best: None,
             plan: None,
+            outlook: None,
             follow_up: None,
             priority: 0,
             stopped_by: None,

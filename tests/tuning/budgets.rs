@@ -41,12 +41,14 @@ async fn seconds_end_the_search_and_the_best_so_far_is_the_plan() {
     let plan = bench.plan(&job).await;
     assert_eq!(job.stopped_by, Some(StoppedBy::Seconds));
     let took = job.finished_at.unwrap().0 - job.started_at.unwrap().0;
-    // One trial may be under way when the time is over; the rest is for a busy machine.
-    assert!((800..1600).contains(&took), "{took} ms");
+    // Trials leave up to a quarter to the finals; what is beyond 800 is for a busy machine.
+    assert!((500..1600).contains(&took), "{took} ms");
     let tried = bench.tried(&id).await;
     assert!((2..=9).contains(&tried.len()), "{}", tried.len());
     assert_eq!(plan.candidate, tried.last().unwrap().candidate, "the last tried is the fastest");
-    assert!(plan.provenance.search_seconds >= 0.8);
+    assert!(plan.provenance.search_seconds >= 0.5);
+    assert!(plan.finals.len() >= 2, "the finals were held within the budget: {:?}", plan.finals);
+    assert!(plan.finals.iter().any(|one| one.candidate == plan.candidate));
     worker.stop().await;
 }
 
@@ -58,7 +60,7 @@ async fn a_budget_is_of_the_job_however_often_it_is_taken_up() {
     let acts: Vec<_> = all.map(|candidate| (candidate, takes_and_waits(100.0, latency))).collect();
     let first = bench.work(&bench.service, &device(), acts.clone()).await;
     let few = bench.submit(Search { trials: Some(6), ..exhaustive() }).await;
-    let brief = bench.submit(Search { seconds: Some(0.7), ..exhaustive() }).await;
+    let brief = bench.submit(Search { seconds: Some(1.6), ..exhaustive() }).await;
     bench.when(&few, |_, tried| tried.len() >= 3).await;
     first.stop().await;
     let second = bench.work(&bench.service, &device(), acts.clone()).await;
@@ -74,8 +76,8 @@ async fn a_budget_is_of_the_job_however_often_it_is_taken_up() {
     let plan = bench.plan(&job).await;
     assert_eq!((job.stopped_by, job.attempts), (Some(StoppedBy::Seconds), 1));
     let spent = plan.provenance.search_seconds;
-    assert!((0.7..1.5).contains(&spent), "{spent}");
-    // 0.7 s hold 11 pauses of 60 ms, and each attempt may overrun by one.
-    assert!(bench.tried(&brief).await.len() <= 13);
+    assert!((1.0..2.6).contains(&spent), "{spent}");
+    // 1.6 s hold 26 pauses of 60 ms, and each attempt may overrun by one.
+    assert!(bench.tried(&brief).await.len() <= 28);
     third.stop().await;
 }

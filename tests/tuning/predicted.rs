@@ -99,7 +99,7 @@ async fn a_lost_worker_leaves_one_follow_up() {
     let asked = JobRequest {
         matrix: bench.matrix.digest,
         problem: PROBLEM,
-        device: device().id.0,
+        device: device().class().0,
         search,
         expected_calls: None,
     };

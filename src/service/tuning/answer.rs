@@ -8,8 +8,8 @@ use crate::domain::plan::{
     TrialCounts, Validity,
 };
 use crate::domain::{
-    Clock, Clocks, Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem,
-    Timestamp,
+    Clock, Clocks, Device, DeviceClass, DeviceKind, Digest, Finalist, Outcome, Plan, PlanId,
+    Problem, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::search::{self, Contender};
@@ -73,6 +73,10 @@ pub async fn plan(
             ci95_us: Some(outcomes.contenders[i].timing.ci95_us),
             clocks: clocks(i),
         }),
+        finals: match outcomes.paired {
+            true => finalists(&outcomes.contenders),
+            false => Vec::new(),
+        },
         speedup: baseline.as_ref().map(|baseline| baseline.median_us / median_us),
         limit: Limit {
             us: outcomes.loaded.limit_us,
@@ -122,6 +126,21 @@ pub async fn plan(
         candidate,
         created_at: Timestamp::now(),
     })
+}
+
+/// All that were timed alternately, fastest first.
+fn finalists(contenders: &[Contender]) -> Vec<Finalist> {
+    let mut finals: Vec<Finalist> = contenders
+        .iter()
+        .map(|contender| Finalist {
+            candidate: contender.candidate.clone(),
+            median_us: contender.timing.median_us,
+            ci95_us: contender.timing.ci95_us,
+            samples: contender.timing.samples_us.len() as u32,
+        })
+        .collect();
+    finals.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+    finals
 }
 
 /// The fastest vendor routine of the finals.

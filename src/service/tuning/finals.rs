@@ -22,6 +22,15 @@ const FIRST_RUNG: f64 = 0.4;
 const GIVE_UP: f64 = 3.0;
 const PATIENT_US: f64 = 1e6;
 
+/// Rounds before those that count.
+const WARM_UP: u32 = 2;
+
+/// Finals are planned to take this share of what is left of the budget: the machine may have become busier since the trials.
+const MARGIN: f64 = 0.5;
+
+/// The share of a trial's time that making a finalist ready takes again: it was verified, and is compiled.
+const SETUP: f64 = 0.3;
+
 /// All recipes of the finals are in memory at the same time. For a matrix with more entries than this, the first rung
 /// takes contenders of only a few preparations.
 const LARGE: u64 = 1_000_000;
@@ -36,6 +45,8 @@ pub struct Finals {
     pub decision: Decision,
     /// By the clock that did not decide, for the contenders that a plan names; `None` for the others, and if it was not read.
     pub other: Vec<Option<Timing>>,
+    /// Whether the contenders were timed alternately; otherwise their trials decided.
+    pub paired: bool,
 }
 
 impl Session<'_> {
@@ -88,7 +99,8 @@ impl Session<'_> {
             // If the finals failed, one of the finalists is the cause, so the winner must run successfully once more.
             if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
                 let other = self.by_other_clock(&contenders, &decision, budget).await?;
-                return Ok(Finals { contenders, decision, other });
+                let paired = samples == Samples::Paired;
+                return Ok(Finals { contenders, decision, other, paired });
             }
             contenders.remove(decision.winner);
         }
@@ -105,11 +117,36 @@ impl Session<'_> {
         let samples_us = contenders.iter().map(|c| clock.sample_us(c.timing.median_us));
         let round_ms = samples_us.sum::<f64>() / 1e3;
         let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
-        // Two rounds are used for warm-up.
         let fitting = |ms: f64| (ms / round_ms.max(1e-6)) as u32;
-        let affordable = fitting(left_ms).saturating_sub(2);
+        let ready_ms = self.setup(contenders.len()).as_secs_f64() * 1e3;
+        let affordable = fitting(MARGIN * (left_ms - ready_ms)).saturating_sub(WARM_UP);
         let wanted = fitting(aim_ms).clamp(fewest, most);
         (affordable >= FEWEST_ROUNDS).then(|| wanted.min(affordable))
+    }
+
+    /// About how long it takes to make this many finalists ready again, by the trials of this attempt.
+    fn setup(&self, finalists: usize) -> Duration {
+        self.usual_trial().mul_f64(SETUP * finalists as f64)
+    }
+
+    /// How long a trial of this attempt took on average; nothing before the first.
+    pub(super) fn usual_trial(&self) -> Duration {
+        let (trials, took) = self.pace;
+        took / trials.max(1)
+    }
+
+    /// About how long the finals of the best so far take: trials leave this much of the budget.
+    pub(super) fn finals_need(&self) -> Duration {
+        let request = &self.recorder.job.request;
+        let best = best_of(self.measured(), self.measuring.finalists, request.expected_calls);
+        let clock = self.clock();
+        let us = |clock: Clock| -> f64 {
+            best.iter().map(|c| clock.sample_us(c.timing.median_us)).sum::<f64>()
+                * f64::from(FEWEST_ROUNDS + WARM_UP)
+        };
+        let timing = (us(clock) + us(clock.other())) / 1e6 / MARGIN;
+        let timing = Duration::try_from_secs_f64(timing).unwrap_or(Duration::MAX);
+        timing.saturating_add(self.setup(best.len()))
     }
 
     /// Times the contenders alternately. A finalist that fails only now must not fail the job.
@@ -121,7 +158,11 @@ impl Session<'_> {
     ) -> Result<Samples, SessionError> {
         let number = contenders.len();
         let message = format!("{number} finalists timed alternately, {rounds} rounds, {clock}");
-        self.recorder.stage(Stage::Finals, message).await?;
+        let us: f64 = contenders.iter().map(|c| clock.sample_us(c.timing.median_us)).sum();
+        let timing = Duration::try_from_secs_f64(us * f64::from(rounds + WARM_UP) / 1e6);
+        // With the rounds by the other clock, and the winner's program.
+        let expected = timing.unwrap_or_default().mul_f64(1.5) + self.setup(number + 1);
+        self.recorder.long_stage(Stage::Finals, expected, message).await?;
         match self.alternately(contenders, rounds, clock).await {
             Ok(timings) => {
                 for (contender, timing) in contenders.iter_mut().zip(timings) {

@@ -14,7 +14,7 @@ use crate::pool::PoolError;
 use crate::search::{Budget, CandidateSelector};
 use crate::store::{Quarantined, StoreError};
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::Instrument;
 
 /// Time allowed for a first call in addition to the kernel itself: loading its module, poisoning buffers, comparing.
@@ -47,12 +47,12 @@ impl Ahead {
 
 impl Session<'_> {
     /// Tries the vendor routines for a complete baseline, then the selector's candidates until they or the budget are
-    /// exhausted. At least one candidate is measured regardless of the time budget.
+    /// exhausted. The baseline and one candidate are tried regardless of the time budget.
     pub(super) async fn measure(
         &mut self,
         context: &SearchContext,
         selector: &mut dyn CandidateSelector,
-        budget: &Budget,
+        budget: &mut Budget,
     ) -> Result<StoppedBy, SessionError> {
         let own = selector.left();
         let fixed = context.always.len();
@@ -86,7 +86,17 @@ impl Session<'_> {
                 }
             };
             if self.recorder.known(&candidate).is_none() {
+                let job = &self.recorder.job;
+                if job.best.is_some() && self.service.concludes(&job.id) {
+                    self.recorder
+                        .log("ended early: the best so far is the answer".to_owned())
+                        .await?;
+                    return Ok(StoppedBy::Cancelled);
+                }
+                budget.keep(self.finals_need(), self.usual_trial());
                 match budget.exhausted(self.recorder.tried_count()) {
+                    // The baseline and one candidate are measured whatever the time.
+                    Some(StoppedBy::Seconds) if handed_out <= 1 => {}
                     Some(StoppedBy::Seconds) if self.recorder.job.best.is_none() => {}
                     Some(stopped_by) => return Ok(stopped_by),
                     None => {}
@@ -137,12 +147,14 @@ impl Session<'_> {
         if self.signals.stop.is_cancelled() {
             return Err(SessionError::Stopped);
         }
+        let began = Instant::now();
         let watch = TrialWatch::start(self.recorder.next_ordinal(), candidate);
         let tried =
             self.try_watched(context, candidate, budget).instrument(watch.span.clone()).await;
         if tried.is_ok() {
             watch.end(self.recorder.known(candidate));
         }
+        self.pace = (self.pace.0 + 1, self.pace.1 + began.elapsed());
         tried
     }
 

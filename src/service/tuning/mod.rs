@@ -6,6 +6,7 @@ mod exported;
 mod finals;
 mod keep;
 mod learned;
+mod loading;
 mod measure;
 mod predicted;
 mod recorder;

@@ -1,7 +1,7 @@
 //! Stores a running job's trials, progress and best candidate, always guarded by the fence, and knows the trials of
 //! earlier attempts.
 
-use crate::domain::job::{Best, Progress};
+use crate::domain::job::{Best, Outlook, Progress};
 use crate::domain::{
     Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Removal, Stage, Timestamp, Trial,
     TrialState, discreet,
@@ -100,7 +100,27 @@ impl Recorder {
     }
 
     pub async fn stage(&mut self, stage: Stage, message: String) -> Result<(), StoreError> {
-        self.job.stage = stage;
+        self.enter(stage, None, message).await
+    }
+
+    /// Enters a stage that takes about this long.
+    pub async fn long_stage(
+        &mut self,
+        stage: Stage,
+        expected: Duration,
+        message: String,
+    ) -> Result<(), StoreError> {
+        let outlook = Outlook { began: Timestamp::now(), seconds: expected.as_secs_f64() };
+        self.enter(stage, Some(outlook), message).await
+    }
+
+    async fn enter(
+        &mut self,
+        stage: Stage,
+        outlook: Option<Outlook>,
+        message: String,
+    ) -> Result<(), StoreError> {
+        (self.job.stage, self.job.outlook) = (stage, outlook);
         self.update().await?;
         self.log(message).await
     }

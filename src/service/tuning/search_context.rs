@@ -1,17 +1,20 @@
 //! Sets up the context of a search: loads the matrix in the evaluator, prunes the search space, and reads the
 //! quarantine.
 
+use super::loading;
 use super::session::{Session, SessionError};
 use crate::domain::plan::PlanKey;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{
-    Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Search, Stage,
+    Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Search,
+    SearchStrategy, Stage,
 };
 use crate::ops::{self, Figures, Narrowing, Space};
 use crate::service::Ranker;
 use crate::service::whole::upload_again;
 use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 /// The state of a search after the job's matrix has been loaded.
 pub(super) struct SearchContext {
@@ -37,15 +40,31 @@ pub(super) struct SearchContext {
 
 impl Session<'_> {
     /// Loads the matrix in the evaluator, and meanwhile reads its pattern here to prune the search space.
-    pub(super) async fn enter(&mut self, seed: u64) -> Result<SearchContext, SessionError> {
+    pub(super) async fn enter(
+        &mut self,
+        seed: u64,
+        seconds: f64,
+    ) -> Result<SearchContext, SessionError> {
         let request = self.recorder.job.request.clone();
-        self.recorder.stage(Stage::Loading, format!("loading on {}", self.device.name)).await?;
+        let began = Instant::now();
         let matrix = self
             .service
             .store()
             .matrix(&request.matrix)
             .await?
             .ok_or_else(|| SessionError::Hopeless("the matrix has been deleted".to_owned()))?;
+        let work = loading::work(&matrix, &request.problem);
+        let expected = loading::expected(work);
+        let covers = match request.search.strategy {
+            SearchStrategy::Predicted => String::new(),
+            _ => format!("; the budget of {seconds} s covers loading, trials and finals"),
+        };
+        let message = format!(
+            "loading on {}, which takes about {:.1} s{covers}",
+            self.device.name,
+            expected.as_secs_f64()
+        );
+        self.recorder.long_stage(Stage::Loading, expected, message).await?;
         let file = self.service.matrix_file(&request.matrix).await;
         let file = file.map_err(|error| match upload_again(&error, &request.matrix) {
             Some(why) => SessionError::Hopeless(why),
@@ -80,6 +99,7 @@ impl Session<'_> {
         let space = space
             .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
             .map_err(SessionError::Hopeless)?;
+        loading::took(work, began.elapsed());
         let Search { families, fixed, .. } = &self.recorder.job.request.search;
         if let Some(why) = space.nothing_of(families, fixed) {
             self.recorder.funnel(&space.pruned.funnel).await?;

@@ -61,6 +61,8 @@ pub struct Session<'a> {
     pub measuring: Measuring,
     /// Candidates compiled in this attempt, regardless of their outcome.
     pub compiled: Vec<(Candidate, Resources)>,
+    /// The trials of this attempt, and how long they took together.
+    pub pace: (u32, Duration),
 }
 
 /// Everything that a plan is built from.
@@ -79,6 +81,8 @@ pub struct Outcomes {
     pub decision: Decision,
     /// As of [`Finals`].
     pub other: Vec<Option<Timing>>,
+    /// As of [`Finals`].
+    pub paired: bool,
     pub stopped_by: StoppedBy,
     pub seed: u64,
     pub search_seconds: f64,
@@ -187,20 +191,20 @@ impl Session<'_> {
         let spent =
             Duration::try_from_secs_f64(self.recorder.job.search_seconds).unwrap_or_default();
 
-        let mut context = self.enter(seed).await?;
+        // Loading counts: who asks for an answer within a minute does not mean a minute after loading.
+        let mut budget = Budget::start(Some(seconds), Some(trials), spent);
+        let mut context = self.enter(seed, seconds).await?;
         if wanted == SearchStrategy::Predicted {
             return self.predict(context, seed).await;
         }
-        // Loading does not count as search time, so that a small budget is not exhausted before the first trial.
-        let budget = Budget::start(Some(seconds), Some(trials), spent);
         self.rank(&mut context, wanted).await?;
         let mut selector = self.narrow(&mut context, wanted, (top_k, trials)).await?;
-        let stopped_by = self.measure(&context, selector.as_mut(), &budget).await?;
+        let stopped_by = self.measure(&context, selector.as_mut(), &mut budget).await?;
         if stopped_by == StoppedBy::Completed {
             self.leave_out(&context, wanted).await?;
         }
         self.record_kernel_figures().await?;
-        let Finals { contenders, decision, other } =
+        let Finals { contenders, decision, other, paired } =
             self.finals(&budget, wanted, request.expected_calls, context.matrix.nnz).await?;
         let winner = &contenders[decision.winner].candidate;
         let (judged, intensity) = (context.space.judged(winner), context.space.intensity(winner));
@@ -216,6 +220,7 @@ impl Session<'_> {
             contenders,
             decision,
             other,
+            paired,
             stopped_by,
             seed,
             search_seconds: budget.spent().as_secs_f64(),

@@ -270,6 +270,7 @@ impl Worker {
             signals,
             measuring: self.measuring,
             compiled: Vec::new(),
+            pace: (0, Duration::ZERO),
         };
         let end = session.run().await;
         drop(lock);

@@ -235,6 +235,10 @@ pub(super) fn list_query(
     if let Some(device) = &filter.device {
         query.push(" AND device = ").push_bind(device.0.clone());
     }
+    if let Some(op) = filter.op {
+        query.push(" AND coalesce(request ->> '$.problem.op', request ->> '$.scope.op') = ");
+        query.push_bind(op.name());
+    }
     if let Some((at, id)) = after {
         query.push(" AND (created_at, id) < (").push_bind(at);
         query.push(", ").push_bind(id).push(")");

@@ -27,6 +27,7 @@ mod quotas;
 mod retaining;
 mod rows;
 mod sqlite;
+mod tallies;
 #[cfg(test)]
 mod tests;
 mod tokens;

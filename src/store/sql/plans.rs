@@ -2,13 +2,16 @@
 
 use super::codec::{self, Stored, decode};
 use super::db::{self, Connection};
-use super::{SqlStore, matrices, quality};
+use super::{SqlStore, matrices, quality, tallies};
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     DeviceClass, Digest, JobId, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
 };
-use crate::store::{Page, PageRequest, PlanQuery, Plans, Result, StoreError};
+use crate::store::{
+    Page, PageRequest, PlanFigures, PlanQuery, PlanTally, Plans, Result, StoreError,
+};
 use async_trait::async_trait;
+use std::collections::HashMap;
 
 const LIST: &str = "plans";
 
@@ -290,6 +293,14 @@ impl Plans for SqlStore {
         insert(&mut tx, plan, &Of::caller(self, 0)).await?;
         tx.commit(None).await?;
         Ok(true)
+    }
+
+    async fn plan_tallies(&self, matrices: &[Digest]) -> Result<HashMap<Digest, PlanTally>> {
+        tallies::by_matrix(self, matrices).await
+    }
+
+    async fn plan_figures(&self, most: u32) -> Result<(u64, Vec<PlanFigures>)> {
+        tallies::newest(self, most).await
     }
 
     async fn model_quality(&self) -> Result<Vec<ModelQuality>> {

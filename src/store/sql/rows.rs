@@ -5,8 +5,8 @@ use super::db::Connection;
 use super::{events, tokens};
 use crate::domain::job::Progress;
 use crate::domain::{
-    Caller, DeviceClass, DeviceId, DeviceKey, Job, JobId, JobRequest, ModelId, PlanId, Timestamp,
-    TrainRequest, Training, Work, WorkKind,
+    Caller, DeviceClass, DeviceId, DeviceKey, Job, JobId, JobRequest, JobState, ModelId, PlanId,
+    Timestamp, TrainRequest, Training, Work, WorkKind,
 };
 use crate::store::{Result, StoreError};
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,8 @@ impl WorkRow {
     fn job(self) -> Result<Job> {
         let request: JobRequest = decode(self.version, &self.request)?;
         let device = self.device.ok_or_else(|| codec::corrupt("job device", "it is missing"))?;
+        let state = codec::named("job state", self.state)?;
+        let outlook = self.detail.filter(|_| state == JobState::Running);
         Ok(Job {
             id: JobId(self.id),
             request,
@@ -105,12 +107,13 @@ impl WorkRow {
             device_class: self.device_class.map(DeviceClass),
             only_on: self.only_on.map(DeviceKey),
             ran_on: self.ran_on.map(DeviceKey),
-            state: codec::named("job state", self.state)?,
+            state,
             stage: codec::named("job stage", self.stage)?,
             progress: Progress {
                 done: codec::count("job progress", self.done)?,
                 total: codec::count("job progress", self.total)?,
             },
+            outlook: outlook.map(|text| codec::decode_part("job outlook", &text)).transpose()?,
             best: self.best.map(|text| codec::decode_part("job best", &text)).transpose()?,
             plan: self.plan.map(PlanId),
             follow_up: self.follow_up.map(JobId),
@@ -225,7 +228,10 @@ impl Columns {
             stopped_by: stopped_by.transpose()?,
             error: job.error.clone(),
             search_seconds: job.search_seconds,
-            detail: None,
+            detail: job
+                .outlook
+                .map(|outlook| codec::encode_part("job outlook", &outlook))
+                .transpose()?,
         })
     }
 

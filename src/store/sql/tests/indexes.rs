@@ -72,6 +72,7 @@ fn job_lists() -> Vec<String> {
             state: state.filter(|_| bits & 1 > 0),
             matrix: matrix.filter(|_| bits & 2 > 0),
             device: device.clone().filter(|_| bits & 4 > 0),
+            op: None,
         };
         for after in [None, Some((5, "job5".to_owned()))] {
             queries.push(jobs::list_query("default", &filter, after, 51).sql().to_owned());
