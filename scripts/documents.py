@@ -37,9 +37,9 @@ def told(program, *words):
 
 
 def below(text):
-    """The subcommands that a help text lists, each with its line."""
-    found = re.search(r"^Commands:\n((?:  .*\n?|\n)+?)(?:^\S|\Z)", text + "\n", re.MULTILINE)
-    listed = re.findall(r"^  ([a-z][a-z-]*)\s{2,}(\S.*)$", found[1], re.MULTILINE) if found else []
+    """The subcommands that a help text lists, each with its line: those of the program in groups, before its options."""
+    before = re.split(r"^(?:Options|Arguments|Examples):$", text, maxsplit=1, flags=re.MULTILINE)[0]
+    listed = re.findall(r"^  ([a-z][a-z-]*)\s{2,}(\S.*)$", before, re.MULTILINE)
     return [(name, line) for name, line in listed if name != "help"]
 
 

@@ -117,7 +117,8 @@ fn a_search_is_compared_with_an_exhaustive_one() {
 fn what_fails_is_a_line_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tiny.mtx"), "%%MatrixMarket matrix coordinate\n").unwrap();
-    let (output, told) = bench(folder.path(), SUITE, &["--device", "cpu", "--trials", "2"]);
+    let (output, told) =
+        bench(folder.path(), SUITE, &["--device", "cpu", "--trials", "2", "--wide"]);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("FAILED") && told.contains("1 of 2 runs failed"), "{told}");
     let grid = told.lines().find(|line| line.starts_with("stencil     grid")).unwrap();
@@ -156,7 +157,8 @@ fn a_full_search_of_each_family_becomes_a_study() {
     let (data, packed, document) = (path("data"), path("study.jsonl.gz"), path("PAPERS.md"));
     let full = ["--device", "cpu", "--strategy", "full", "--trials", "40", "--data", &data];
     let args =
-        [&full[..], &["--fix", "row_split.n1=8", "--only", "grid", "--each-family"]].concat();
+        [&full[..], &["--fix", "row_split.n1=8", "--only", "grid", "--each-family", "--wide"]]
+            .concat();
     let (output, told) = bench(folder.path(), SUITE, &args);
     assert!(output.status.success(), "{told}");
     for line in ["spmm f32 n=4 row row_panel", "spmm f32 n=4 row row_split"] {

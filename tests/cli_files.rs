@@ -145,3 +145,58 @@ fn wrong_usage_is_2_and_a_missing_server_is_1() {
     let output = sparsetune(&["ready", "--server", "https://127.0.0.1:9"]);
     assert!(text(&output.stderr).contains("not https"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn what_is_neither_a_digest_nor_a_file_is_told_what_is_wanted() {
+    for command in ["lookup", "submit"] {
+        let told = sparsetune(&[command, "0123"]);
+        assert_eq!(told.status.code(), Some(1));
+        let said = text(&told.stderr);
+        assert!(said.contains("64 hexadecimal digits, and `0123` has 4"), "{said}");
+        assert!(said.contains("sparsetune digest FILE"), "{said}");
+        let said = text(&sparsetune(&[command, "no-such.mtx"]).stderr);
+        assert!(said.contains("there is no file `no-such.mtx`"), "{said}");
+    }
+}
+
+#[test]
+fn a_generated_file_has_the_permissions_that_the_umask_grants() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    for (mask, wanted) in [("022", 0o644), ("007", 0o660)] {
+        let file = folder.path().join(format!("{mask}.mtx"));
+        let line = format!(
+            "umask {mask} && exec '{}' generate poisson2d:nx=3,ny=3 -o '{}'",
+            env!("CARGO_BIN_EXE_sparsetune"),
+            file.display()
+        );
+        let made = Command::new("sh").args(["-c", &line]).output().unwrap();
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, wanted, "{mask}: {mode:o}");
+    }
+}
+
+#[test]
+fn shells_and_manual_readers_are_served_and_help_is_grouped() {
+    for (shell, part) in [
+        ("bash", "_sparsetune"),
+        ("zsh", "#compdef sparsetune"),
+        ("fish", "complete -c sparsetune"),
+    ] {
+        let script = sparsetune(&["completions", shell]);
+        assert!(script.status.success() && text(&script.stdout).contains(part), "{shell}");
+        assert!(text(&script.stdout).contains("quickstart"), "{shell}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    assert!(sparsetune(&["man", pages.to_str().unwrap()]).status.success());
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(page("sparsetune.1").contains("quickstart"));
+    assert!(page("sparsetune-tune.1").contains("top\\-k"), "{}", page("sparsetune-tune.1"));
+    let help = text(&sparsetune(&["--help"]).stdout);
+    for part in ["Find a plan:", "Run a store:", "Examples:", "sparsetune quickstart"] {
+        assert!(help.contains(part), "{part}\n{help}");
+    }
+    assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
+}

@@ -1,10 +1,10 @@
 //! The subcommands that tune, end to end: the real binary, its server, its evaluator, on the host's processor.
 
 use serde_json::Value;
-use sparsetune::domain::JobState;
 use sparsetune::domain::learned::{LearnedModel, Scope};
+use sparsetune::domain::{JobState, Work};
 use sparsetune::ops::features;
-use sparsetune::store::{ActivationQuery, Jobs, Learning, SqliteStore};
+use sparsetune::store::{ActivationQuery, JobFilter, Jobs, Learning, PageRequest, SqliteStore};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -234,7 +234,10 @@ fn a_device_that_is_not_there_is_told_at_once() {
     let file = matrix(folder.path(), "grid.mtx", 5);
     let output = sparsetune(&["tune", file.to_str().unwrap(), "--device", "cuda:99"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(told(&output).contains("cuda:99"), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // The reason, and nothing before it.
+    assert!(said.starts_with("sparsetune: device cuda:99"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 /// How many jobs of a data folder are in this state.
@@ -244,28 +247,67 @@ async fn jobs(data: &Path, state: JobState) -> u64 {
     counts.iter().find(|(_, of, _)| *of == state).map_or(0, |(_, _, count)| *count)
 }
 
-#[tokio::test]
-async fn an_interrupted_tune_cancels_its_job() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("large.mtx");
-    let spec = "poisson2d:nx=300,ny=300";
+/// `tune` of a matrix that takes long, in a data folder.
+fn long_tune(folder: &Path, data: &Path) -> Child {
+    let file = folder.join("large.mtx");
+    let spec = "poisson2d:nx=80,ny=80";
     assert!(sparsetune(&["generate", spec, "-o", file.to_str().unwrap()]).status.success());
-    let data = folder.path().join("kept");
-    let (file, kept) = (file.to_str().unwrap(), data.to_str().unwrap());
-    let args = ["tune", file, "--device", "cpu", "--n", "128", "--strategy", "exhaustive"];
-    let mut tune = binary()
+    let args = ["--device", "cpu", "--n", "32", "--strategy", "exhaustive"];
+    let tune = binary()
+        .args(["tune", file.to_str().unwrap(), "--data", data.to_str().unwrap()])
         .args(args)
-        .args(["--data", kept])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    tune.unwrap()
+}
+
+/// Waits until the folder has a running job, and one that has measured something if that is asked for.
+async fn under_way(data: &Path, measured: bool) {
     let begun = Instant::now();
-    while !data.join("sparsetune.db").is_file() || jobs(&data, JobState::Running).await == 0 {
+    loop {
+        if data.join("sparsetune.db").is_file() && jobs(data, JobState::Running).await > 0 {
+            let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
+            let page = PageRequest { after: None, limit: 1 };
+            let works = store.works(&JobFilter::default(), &page).await.unwrap().items;
+            let best = |work: &Work| matches!(work, Work::Tune(job) if job.best.is_some());
+            if !measured || works.iter().any(best) {
+                return;
+            }
+        }
         assert!(begun.elapsed() < Duration::from_secs(60), "no job has begun");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn a_tune_that_is_interrupted_keeps_the_best_so_far() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("kept");
+    let tune = long_tune(folder.path(), &data);
+    under_way(&data, true).await;
     signal(&tune, libc::SIGINT);
+    let ended = tune.wait_with_output().unwrap();
+    let text = told(&ended);
+    assert_eq!(ended.status.code(), Some(130), "{text}");
+    for part in ["the best so far", "winner", "ended early on request"] {
+        assert!(text.contains(part), "`{part}` is not in\n{text}");
+    }
+    assert_eq!(jobs(&data, JobState::Succeeded).await, 1);
+}
+
+#[tokio::test]
+async fn a_tune_that_is_interrupted_twice_cancels_its_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("kept");
+    let mut tune = long_tune(folder.path(), &data);
+    under_way(&data, false).await;
+    signal(&tune, libc::SIGINT);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Where nothing was measured yet the first has ended it.
+    if tune.try_wait().unwrap().is_none() {
+        signal(&tune, libc::SIGINT);
+    }
     assert_eq!(tune.wait().unwrap().code(), Some(130));
     assert_eq!(jobs(&data, JobState::Cancelled).await, 1);
 }

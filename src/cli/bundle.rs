@@ -1,6 +1,7 @@
 //! `sparsetune bundle`: writes, verifies, runs and imports bundles, which are plans as files.
 
 use super::client::Client;
+use super::files::write_whole;
 use super::local::Local;
 use super::show::{right, table};
 use super::{ServerArgs, say};
@@ -147,13 +148,7 @@ impl Export {
 
 /// Writes the file under another name first, so that a reader never sees a part of it.
 pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let cannot = || format!("cannot write {}", path.display());
-    let mut file =
-        tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
-    std::io::Write::write_all(&mut file, bytes).with_context(cannot)?;
-    file.persist(path).with_context(cannot)?;
-    Ok(())
+    write_whole(path, |file| Ok(std::io::Write::write_all(file, bytes)?))
 }
 
 fn verify(files: &[PathBuf], json: bool) -> anyhow::Result<ExitCode> {

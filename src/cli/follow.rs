@@ -2,15 +2,20 @@
 
 use super::client::events::Happening;
 use super::client::{Answer, Client};
-use crate::domain::{JobState, Stage};
+use crate::domain::JobState;
+use crate::domain::job::share_done;
 use crate::wire::Job;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Consecutive broken event streams after which the server counts as unreachable.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often the bar is drawn anew.
+const TICK: Duration = Duration::from_millis(200);
+/// Steps of the bar.
+const WHOLE: u64 = 1000;
 
 /// What is shown while waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,18 +53,35 @@ pub async fn follow(client: &Client, id: &str, show: Show) -> anyhow::Result<Ans
 /// Follows one event stream to its end.
 async fn watch(client: &Client, id: &str, last: &mut u64, bar: &ProgressBar) -> anyhow::Result<()> {
     let Some(mut events) = client.events(id, *last).await? else { return Ok(()) };
-    while let Some((seq, happening)) = events.next().await? {
+    let mut seen: Option<Seen> = None;
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        let next = tokio::select! {
+            next = events.next() => next?,
+            _ = ticks.tick() => {
+                // A stage whose steps are not counted goes on as well.
+                if let Some(seen) = &seen {
+                    seen.draw(bar);
+                }
+                continue;
+            }
+        };
+        let Some((seq, happening)) = next else { break };
         *last = seq;
         match happening {
-            Happening::Job(job) => draw(bar, &job),
+            Happening::Job(job) => {
+                let seen = seen.insert(Seen::of(job, seen.as_ref()));
+                seen.draw(bar);
+            }
             Happening::Log(message) => bar.suspend(|| tracing::info!("{message}")),
-            Happening::Trial(trial) => match trial.detail {
+            Happening::Trial(trial) => {
                 // Failed candidates are reported, slow ones are not.
-                Some(detail) => bar.suspend(|| {
-                    tracing::info!(candidate = %trial.candidate, state = trial.state, detail);
-                }),
-                None => bar.inc(1),
-            },
+                if let Some(detail) = trial.detail {
+                    bar.suspend(|| {
+                        tracing::info!(candidate = %trial.candidate, state = trial.state, detail);
+                    });
+                }
+            }
         }
     }
     Ok(())
@@ -82,9 +104,9 @@ fn bar(show: Show) -> ProgressBar {
         Show::Progress => ProgressDrawTarget::stderr(),
         Show::Nothing => ProgressDrawTarget::hidden(),
     };
-    let bar = ProgressBar::with_draw_target(Some(1), target);
+    let bar = ProgressBar::with_draw_target(Some(WHOLE), target);
     if let Ok(style) =
-        ProgressStyle::with_template("{prefix:>10} {bar:24} {pos}/{len} {elapsed:>4} {wide_msg}")
+        ProgressStyle::with_template("{prefix:>10} {bar:24} {percent:>3} % {elapsed:>4} {wide_msg}")
     {
         bar.set_style(style);
     }
@@ -94,25 +116,46 @@ fn bar(show: Show) -> ProgressBar {
     bar
 }
 
-fn draw(bar: &ProgressBar, job: &Job) {
-    bar.set_prefix(stage(job.stage));
-    // Until the total is known, an empty bar, because indicatif shows 0 of 0 as full.
-    bar.set_length(job.progress.total.max(1).into());
-    bar.set_position(job.progress.done.into());
-    if let Some(best) = &job.best {
-        let speedup =
-            best.speedup.map(|factor| format!(", {factor:.2}x the vendor")).unwrap_or_default();
-        bar.set_message(format!("best {:.1} us{speedup}: {}", best.median_us, best.candidate));
-    }
+/// A job as it was last told, and since when it is in its stage by this machine's clock.
+struct Seen {
+    job: Box<Job>,
+    started: Instant,
+    stage: Instant,
 }
 
-fn stage(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Waiting => "waiting",
-        Stage::Loading => "loading",
-        Stage::Pruning => "pruning",
-        Stage::Measuring => "measuring",
-        Stage::Finals => "finals",
-        Stage::Done => "done",
+impl Seen {
+    fn of(job: Box<Job>, before: Option<&Self>) -> Self {
+        let now = Instant::now();
+        let same = before.filter(|before| before.job.stage == job.stage);
+        Self {
+            started: before.map_or(now, |before| before.started),
+            stage: same.map_or(now, |before| before.stage),
+            job,
+        }
+    }
+
+    fn draw(&self, bar: &ProgressBar) {
+        let Job { stage, progress, ref best, ref outlook, ref search, .. } = *self.job;
+        let within = outlook
+            .as_ref()
+            .map_or(0.0, |outlook| self.stage.elapsed().as_secs_f64() / outlook.seconds);
+        let spent =
+            search.seconds.map_or(0.0, |seconds| self.started.elapsed().as_secs_f64() / seconds);
+        let share = share_done(stage, progress, within, spent);
+        bar.set_prefix(stage.name());
+        // A bar does not go back, though an estimate may.
+        bar.set_position(bar.position().max((share * WHOLE as f64) as u64));
+        let trials = match progress.total {
+            0 => outlook.as_ref().map_or_else(String::new, |outlook| {
+                format!("about {:.0} s", outlook.seconds.max(1.0))
+            }),
+            total => format!("{}/{total} trials", progress.done),
+        };
+        let best = best.as_ref().map_or_else(String::new, |best| {
+            let speedup =
+                best.speedup.map(|factor| format!(", {factor:.2}x the vendor")).unwrap_or_default();
+            format!(", best {:.1} us{speedup}: {}", best.median_us, best.candidate)
+        });
+        bar.set_message(format!("{trials}{best}"));
     }
 }

@@ -1,12 +1,12 @@
 //! `sparsetune generate`: writes a deterministic matrix from its specification as a Matrix Market file.
 
+use super::files::write_whole;
 use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
 use crate::sparse::write;
 use anyhow::Context;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     };
-    save(path, &args.spec, &matrix).with_context(|| format!("cannot write {}", path.display()))?;
+    save(path, &args.spec, &matrix)?;
     eprintln!(
         "{}: {} x {}, {} nonzeros",
         path.display(),
@@ -41,25 +41,19 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to a temporary file and renames it, so that an incomplete file is never mistaken for a matrix.
+/// Writes the matrix, so that an incomplete file is never mistaken for one.
 fn save(path: &Path, spec: &str, matrix: &Csr) -> anyhow::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let staged = tempfile::NamedTempFile::new_in(folder)?;
-    let out = BufWriter::with_capacity(1 << 20, staged.as_file());
-    if path.extension().is_some_and(|ending| ending == "gz") {
-        // Without time stamp and name in the gzip header, so that equal specifications give equal files.
-        let mut out = GzEncoder::new(out, Compression::fast());
-        write::matrix_market(matrix, Some(spec), &mut out)?;
-        out.finish()?.flush()?;
-    } else {
-        let mut out = out;
-        write::matrix_market(matrix, Some(spec), &mut out)?;
-        out.flush()?;
-    }
-    let file: File = staged.persist(path).map_err(|error| error.error)?;
-    drop(file);
-    Ok(())
+    write_whole(path, |file| {
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        if path.extension().is_some_and(|ending| ending == "gz") {
+            // Without time stamp and name in the gzip header, so that equal specifications give equal files.
+            let mut out = GzEncoder::new(out, Compression::fast());
+            write::matrix_market(matrix, Some(spec), &mut out)?;
+            out.finish()?.flush()?;
+        } else {
+            write::matrix_market(matrix, Some(spec), &mut out)?;
+            out.flush()?;
+        }
+        Ok(())
+    })
 }

@@ -5,12 +5,13 @@ use super::assemble;
 use super::client::Client;
 use super::config::Config;
 use super::serve::{self, Running};
-use crate::domain::{Caller, Namespace};
+use crate::domain::{Caller, JobId, Namespace};
 use crate::environment::random;
 use crate::service::Service;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -20,23 +21,39 @@ use toml::Value;
 const CANCEL: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The job or training to cancel if the command is interrupted.
+/// The job or training to end if the command is interrupted.
 #[derive(Debug, Default)]
-pub struct InHand(Mutex<Option<String>>);
+pub struct InHand {
+    id: Mutex<Option<String>>,
+    /// Whether a job that is interrupted ends with the best so far, rather than with nothing.
+    concludes: AtomicBool,
+    /// Whether it was.
+    concluded: AtomicBool,
+}
 
 impl InHand {
     /// Sets the current job or training; earlier ones have ended.
     pub fn is(&self, id: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
+        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
     }
 
     /// Clears it: there is nothing to cancel.
     pub fn none(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub fn id(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has the first interruption end the job with the best so far; the second one cancels it.
+    pub fn concludes(&self) {
+        self.concludes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the first interruption has been spent in that way.
+    pub fn concluded(&self) -> bool {
+        self.concluded.load(Ordering::Relaxed)
     }
 }
 
@@ -127,18 +144,44 @@ impl Local {
         F: AsyncFnOnce(&Self, &InHand) -> anyhow::Result<ExitCode>,
     {
         let job = InHand::default();
-        let done = tokio::select! {
-            done = work(&self, &job) => done,
-            _ = tokio::signal::ctrl_c() => {
+        let done = {
+            let mut work = std::pin::pin!(work(&self, &job));
+            loop {
+                tokio::select! {
+                    done = &mut work => break done,
+                    _ = tokio::signal::ctrl_c() => {}
+                }
+                if self.concludes(&job).await {
+                    continue;
+                }
                 eprintln!("sparsetune: interrupted");
                 if let Some(id) = job.id() {
                     self.cancel(&id).await;
                 }
-                Ok(ExitCode::from(INTERRUPTED))
+                break Ok(ExitCode::from(INTERRUPTED));
             }
         };
         self.stop().await;
         done
+    }
+
+    /// Has the job end with the best so far, if the command asked for that, something has been measured, and this is the first
+    /// interruption.
+    async fn concludes(&self, job: &InHand) -> bool {
+        let Some(id) = job.id().filter(|_| job.concludes.load(Ordering::Relaxed)) else {
+            return false;
+        };
+        if job.concluded.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let measured = self.client.job(&id).await.is_ok_and(|job| job.view.best.is_some());
+        if measured {
+            eprintln!(
+                "sparsetune: interrupted: the best so far is timed again and is the plan; interrupt once more to discard it"
+            );
+            self.service.conclude(&JobId(id));
+        }
+        measured
     }
 
     /// Cancels the job and waits for its end, because a server that stops before would return it to the queue.

@@ -1,10 +1,8 @@
 //! `sparsetune lookup`: a plan by the matrix's hash, which is computed here; the matrix itself stays where it is.
 
-use super::digest::identity;
+use super::digest::{Named, identity, meaning};
 use super::problem::ProblemArgs;
 use super::{ServerArgs, say, show};
-use crate::domain::Digest;
-use std::path::Path;
 use std::process::ExitCode;
 
 /// The server knows nothing that fits.
@@ -31,10 +29,10 @@ pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
     if args.measured {
         query.push(("predicted", "false".to_owned()));
     }
-    let (digest, pattern) = match args.matrix.parse::<Digest>() {
-        Ok(digest) => (digest, None),
-        Err(_) => {
-            let found = identity(Path::new(&args.matrix))?;
+    let (digest, pattern) = match meaning(&args.matrix)? {
+        Named::Digest(digest) => (digest, None),
+        Named::File(file) => {
+            let found = identity(file)?;
             (found.digest, Some(found.pattern_digest))
         }
     };

@@ -14,8 +14,10 @@ mod evaluator;
 mod explain;
 mod exposed;
 mod fenced;
+mod files;
 mod follow;
 mod generate;
+mod help;
 mod keeping;
 mod local;
 pub mod logging;
@@ -45,7 +47,7 @@ mod worker;
 
 use crate::usage::Place;
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use client::Client;
 use config::{Log, LogFormat, Telemetry};
 use std::ffi::OsString;
@@ -55,6 +57,10 @@ use std::process::ExitCode;
 
 /// Exit code after Ctrl-C, as shells report for a program killed by SIGINT.
 const INTERRUPTED: u8 = 130;
+
+/// What a command says on standard error beside its results: nothing of how a device's process came and went, since a device that does not
+/// open is the reason that the command ends with.
+const QUIET: &str = "warn,sparsetune::pool=error,sparsetune::tuner::workers=off";
 
 /// Exit code for invalid arguments, as used by clap.
 const MISUSE: u8 = 2;
@@ -89,7 +95,7 @@ enum Command {
     Train(train::TrainArgs),
     /// List a server's learned models, and activate or roll back
     Models(models::ModelsArgs),
-    /// List the candidates that a server no longer tries because they hung or crashed, and let them be tried again
+    /// List candidates that are not tried any more because they hung or crashed, and let them be tried again
     Quarantine(quarantine::QuarantineArgs),
     /// Make, list and revoke API tokens, on a server or in a data folder
     Token(token::TokenArgs),
@@ -127,6 +133,10 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Check whether a server is ready
     Ready(ready::ReadyArgs),
+    /// Print the completions of commands and flags for a shell
+    Completions(help::CompletionsArgs),
+    /// Write manual pages
+    Man(help::ManArgs),
     #[command(hide = true)]
     Evaluator(evaluator::EvaluatorArgs),
     #[command(hide = true)]
@@ -139,6 +149,7 @@ fn usual_server() -> String {
 
 /// The server to connect to.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
 struct ServerArgs {
     /// Address of the server; SPARSETUNE_SERVER names another default
     #[arg(long, global = true, value_name = "URL", default_value_t = usual_server())]
@@ -177,7 +188,10 @@ pub fn main() -> ExitCode {
 
 /// Runs the program with these arguments, of which the first is its name, and returns its exit code.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match Args::try_parse_from(args) {
+    let parsed = help::command().try_get_matches_from(args).and_then(|matches| {
+        Args::from_arg_matches(&matches).map_err(|error| error.format(&mut help::command()))
+    });
+    match parsed {
         Ok(args) => finish(run(args)),
         Err(message) => {
             // Help and version end here as well, with success. What cannot be printed has no reader.
@@ -220,7 +234,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn run(args: Args) -> anyhow::Result<ExitCode> {
     // These two log as configured.
     if !matches!(args.command, Command::Serve(_) | Command::Worker(_)) {
-        let filter = if args.verbose { "info" } else { "warn" }.to_owned();
+        let filter = if args.verbose { "info" } else { QUIET }.to_owned();
         let log = Log { format: LogFormat::Text, filter };
         logging::install(&log, &Telemetry::default())?;
     }
@@ -253,6 +267,8 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Digest(args) => digest::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => help::completions(&args),
+        Command::Man(args) => help::man(&args),
         Command::Evaluator(args) => Ok(args.run()),
         Command::Reader(args) => Ok(args.run()),
     }

@@ -40,6 +40,7 @@ impl fmt::Display for Misuse {
 
 /// The search. What is absent takes the server's defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Search")]
 pub struct SearchArgs {
     /// How to choose what to measure
     #[arg(long, value_enum)]
@@ -47,7 +48,7 @@ pub struct SearchArgs {
     /// `ranked`: how many of the best-ranked candidates to measure
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: Option<u32>,
-    /// Budget in seconds; the best so far is the answer when it ends
+    /// Budget in seconds for loading, trials and finals together; the best so far is the answer when it ends
     #[arg(long)]
     pub seconds: Option<f64>,
     /// Budget in trials
@@ -105,9 +106,12 @@ pub fn op_parser() -> impl TypedValueParser<Value = Op> {
     PossibleValuesParser::new(Op::ALL.map(Op::name)).try_map(|name: String| name.parse::<Op>())
 }
 
+/// Under which the help lists the problem's flags.
+const HEADING: &str = "Problem";
+
 /// One flag of a problem's field.
 fn flag((field, upper): (&'static Field, &'static str)) -> Arg {
-    let arg = Arg::new(field.name).long(field.name);
+    let arg = Arg::new(field.name).long(field.name).help_heading(HEADING);
     let owners: Vec<&str> = owners(field.name).map(Op::name).collect();
     let shared = owners.len() == Op::ALL.len();
     let mut help = clap::builder::StyledStr::new();
@@ -159,8 +163,16 @@ impl clap::Args for ProblemArgs {
         let formulas = Op::ALL.map(|op| format!("{op} is {}", op.descriptor().formula)).join(", ");
         let mut help = clap::builder::StyledStr::new();
         let _ = fmt::Write::write_fmt(&mut help, format_args!("Operation: {formulas}"));
-        let op = Arg::new("op").long("op").value_name("OP").value_parser(op_parser());
-        let device = Arg::new("device").long("device").value_name("DEVICE").default_value("auto");
+        let op = Arg::new("op")
+            .long("op")
+            .help_heading(HEADING)
+            .value_name("OP")
+            .value_parser(op_parser());
+        let device = Arg::new("device")
+            .long("device")
+            .help_heading(HEADING)
+            .value_name("DEVICE")
+            .default_value("auto");
         let names = UPPER.iter().map(String::as_str);
         command
             .arg(op.help(help).default_value(Op::default().name()))

@@ -1,8 +1,10 @@
 //! Tables for people: the best candidates, the funnel, the plan in a few lines.
 
 use super::client::Answer;
+use crate::domain::outcome::FEWEST_FOR_INTERVAL;
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
+use crate::explain::WHY_SLOWER;
 use crate::usage::{Place, ways};
 use crate::wire::{Lookup, Matrix, Plan, Role, Trial};
 use comfy_table::{
@@ -24,7 +26,54 @@ pub fn matrix(matrix: &Matrix) -> String {
     )
 }
 
-/// The fastest measured candidates, the vendor's best among them wherever it stands.
+/// What was timed alternately at the end, and decided; `None` if there were no finals.
+pub fn finals(plan: &Plan) -> Option<String> {
+    if plan.finals.is_empty() {
+        return None;
+    }
+    let mut table =
+        table(&["", "finals", "median us", "95 % interval", "rounds", "of limit", "vs vendor"]);
+    let vendor = plan.baseline.as_ref().map(|baseline| baseline.median_us);
+    for one in &plan.finals {
+        let won = one.candidate == plan.candidate;
+        let [low, high] = one.ci95_us;
+        let enough = u64::from(one.samples) >= FEWEST_FOR_INTERVAL;
+        table.add_row([
+            if won { WINNER } else { "" }.to_owned(),
+            one.candidate.to_string(),
+            us(one.median_us),
+            if enough { format!("{} .. {}", us(low), us(high)) } else { String::new() },
+            one.samples.to_string(),
+            format!("{:.0} %", 100.0 * plan.limit.us / one.median_us),
+            vendor.map(|vendor| format!("{:.2}x", vendor / one.median_us)).unwrap_or_default(),
+        ]);
+    }
+    right(&mut table, 2..7);
+    Some(table.to_string())
+}
+
+const WINNER: &str = "winner";
+
+/// Why the winner of the finals is not the fastest trial, or why it is slower than its trial, if so.
+pub fn why_other(trials: &[Answer<Trial>], plan: &Plan) -> Option<String> {
+    let measured = plan.measured.as_ref().filter(|_| !plan.finals.is_empty())?;
+    let timed = trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?)));
+    let (fastest, then) = timed.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let again = plan.finals.iter().find(|one| one.candidate == fastest.candidate);
+    let again =
+        again.map_or_else(String::new, |one| format!(", {} in the finals", us(one.median_us)));
+    let lost = fastest.candidate != plan.candidate;
+    if !lost && measured.median_us <= then {
+        return None;
+    }
+    let lost = match lost {
+        true => format!(" It lost to {}{}.", plan.candidate, tie(plan)),
+        false => String::new(),
+    };
+    Some(format!("The fastest trial took {} us{again}.{lost} {WHY_SLOWER}", us(then)))
+}
+
+/// The fastest measured candidates by their trials, the vendor's best and the winner among them wherever they stand.
 pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
     let mut measured: Vec<(&Trial, f64)> =
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
@@ -33,16 +82,17 @@ pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
     let by = plan.measured.as_ref().map_or("", |measured| measured.clock.name());
     let median = format!("median us {by}");
     let mut table =
-        table(&["candidate", &median, "95 % interval", "predicted us", "of limit", "vs vendor"]);
-    let mut vendor_shown = false;
-    for &(trial, median) in measured.iter().take(BEST) {
-        vendor_shown |= vendor.is_some_and(|(best, _)| std::ptr::eq(best, trial));
-        table.add_row(candidate(trial, median, vendor, plan));
+        table(&["", "trials", &median, "95 % interval", "predicted us", "of limit", "vs vendor"]);
+    let named = |trial: &Trial| {
+        trial.candidate == plan.candidate
+            || vendor.is_some_and(|(best, _)| std::ptr::eq(best, trial))
+    };
+    for (place, &(trial, median)) in measured.iter().enumerate() {
+        if place < BEST || named(trial) {
+            table.add_row(candidate(trial, median, vendor, plan));
+        }
     }
-    if let Some((trial, median)) = vendor.filter(|_| !vendor_shown) {
-        table.add_row(candidate(trial, median, vendor, plan));
-    }
-    right(&mut table, 1..6);
+    right(&mut table, 2..7);
     table
 }
 
@@ -66,6 +116,7 @@ fn candidate(
 ) -> Vec<String> {
     let interval = trial.ci95_us.map(|[low, high]| format!("{} .. {}", us(low), us(high)));
     vec![
+        if trial.candidate == plan.candidate { WINNER } else { "" }.to_owned(),
         trial.candidate.to_string(),
         us(median),
         interval.unwrap_or_default(),
@@ -154,12 +205,17 @@ pub fn usage(plan: &Plan, place: Place<'_>) -> String {
 fn time(plan: &Plan) -> String {
     match (&plan.measured, &plan.predicted) {
         (Some(measured), _) => format!(
-            "time     {} us a call, {}, 95 % within {} .. {}, {} samples, largest error {:.1e}",
+            "time     {} us a call, {}, {}{}, largest error {:.1e}",
             us(measured.median_us),
             measured.clock.how(),
-            us(measured.ci95_us[0]),
-            us(measured.ci95_us[1]),
-            measured.samples,
+            measured
+                .interval_us()
+                .map(|[low, high]| format!("95 % within {} .. {}, ", us(low), us(high)))
+                .unwrap_or_default(),
+            match measured.samples {
+                1 => "1 sample".to_owned(),
+                samples => format!("{samples} samples"),
+            },
             measured.rel_error
         ),
         (None, Some(predicted)) => {
@@ -284,7 +340,7 @@ fn stopped(by: StoppedBy) -> &'static str {
         StoppedBy::Completed => "every chosen candidate tried",
         StoppedBy::Seconds => "ended by its budget of seconds",
         StoppedBy::Trials => "ended by its budget of trials",
-        StoppedBy::Cancelled => "cancelled",
+        StoppedBy::Cancelled => "ended early on request, so the best until then",
     }
 }
 

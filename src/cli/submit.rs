@@ -1,9 +1,9 @@
 //! `sparsetune submit`: submits a matrix file, or the digest of an uploaded matrix, to a server and waits for its plan.
 
+use super::digest::{Named, meaning};
 use super::follow::{Show, follow};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{INTERRUPTED, ServerArgs, explain, say, show};
-use crate::domain::Digest;
 use anyhow::Context;
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,9 +33,9 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     // Checked before the matrix is uploaded.
     args.problem.problem()?;
     let client = args.server.client()?;
-    let digest = match args.matrix.parse::<Digest>() {
-        Ok(digest) => digest,
-        Err(_) => {
+    let digest = match meaning(&args.matrix)? {
+        Named::Digest(digest) => digest,
+        Named::File(_) => {
             let (matrix, _) = client.upload_file(Path::new(&args.matrix)).await?;
             if !args.json {
                 say(show::matrix(&matrix.view))?;
@@ -48,7 +48,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         match args.json {
             true => say(&job.raw)?,
             false => say(format_args!(
-                "{}/v1/jobs/{} on {}",
+                "{}/jobs/{} on {}",
                 client.server(),
                 job.view.id,
                 job.view.device
@@ -61,7 +61,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         ended = follow(&client, &job.view.id.0, shown) => ended?,
         _ = tokio::signal::ctrl_c() => {
             let id = &job.view.id;
-            eprintln!("the job continues: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
+            eprintln!("the job continues: {}/jobs/{id} shows it, and can cancel it", client.server());
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
@@ -82,7 +82,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
             say(show::plan(&plan.view))?;
             if let Some(job) = &ended.view.follow_up {
                 say(format_args!(
-                    "measure  {}/v1/jobs/{job} measures it in the background",
+                    "measure  {}/jobs/{job} measures it in the background",
                     client.server()
                 ))?;
             }

@@ -6,7 +6,7 @@ use super::client::{Answer, Client};
 use super::follow::{Show, follow};
 use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
-use super::{explain, say, show};
+use super::{INTERRUPTED, explain, say, show};
 use crate::domain::{Digest, Namespace};
 use crate::usage::Place;
 use crate::wire::{Plan, Trial};
@@ -46,7 +46,11 @@ pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     let local =
         Local::start(args.data.clone(), &args.problem.device, args.namespace.as_ref()).await?;
     local
-        .carry(async |local, job| tune(&local.client, &args, job).await.map(|()| ExitCode::SUCCESS))
+        .carry(async |local, job| {
+            job.concludes();
+            tune(&local.client, &args, job).await?;
+            Ok(if job.concluded() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+        })
         .await
 }
 
@@ -71,11 +75,14 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
         }));
     }
     let plan = &tuned.plan.view;
-    say(format_args!(
-        "{}\n{}",
-        show::candidates(&tuned.trials, plan),
-        show::left_out(&tuned.trials)
-    ))?;
+    let left_out = show::left_out(&tuned.trials);
+    say(format_args!("{}\n{left_out}", show::candidates(&tuned.trials, plan)))?;
+    if let Some(finals) = show::finals(plan) {
+        say(format_args!("{finals}\n"))?;
+    }
+    if let Some(why) = show::why_other(&tuned.trials, plan) {
+        say(format_args!("{why}\n"))?;
+    }
     match args.explain {
         true => say(explain::told(plan, Some(&matrix.view), &tuned.trials))?,
         false => say(format_args!("{}\n", show::funnel(&plan.funnel)))?,
@@ -109,6 +116,11 @@ impl Tuned {
     ) -> anyhow::Result<Self> {
         let submitted = client.submit(&problem.job(matrix, search)?).await?;
         started.is(&submitted.view.id.0);
+        if let (Show::Progress, Some(seconds)) = (shown, submitted.view.search.seconds) {
+            say(format_args!(
+                "budget   {seconds} s for loading, trials and finals together (--seconds)\n"
+            ))?;
+        }
         let job = follow(client, &submitted.view.id.0, shown).await?;
         let id = job
             .view

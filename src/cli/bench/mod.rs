@@ -16,6 +16,7 @@ use super::{ServerArgs, say};
 use crate::domain::Digest;
 use anyhow::Context;
 use compare::Earlier;
+use report::Width;
 use run::{Ask, Run};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,9 +26,13 @@ use suite::{Entry, Suite, Task};
 /// Candidates that are measured of each family alone.
 const OF_A_FAMILY: u32 = 8;
 
+/// The format of suites, with an example that a test reads.
+const SUITE_FORMAT: &str = include_str!("suite.txt");
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = SUITE_FORMAT)]
 pub struct BenchArgs {
-    /// The suite file with matrices and problems (TOML)
+    /// The suite file with matrices and problems (TOML; `bench --help` shows the format)
     #[arg(long, value_name = "FILE")]
     suite: PathBuf,
     /// Folder of the suite's matrix files
@@ -53,6 +58,9 @@ pub struct BenchArgs {
     /// Do not tune; print rows, nonzeros, levels and class of every matrix
     #[arg(long)]
     dry: bool,
+    /// Print all figures of each run, in lines of some 250 columns; otherwise what fits into 120
+    #[arg(long)]
+    wide: bool,
     /// Write all runs and their plans as JSON, updated after each run
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -122,13 +130,13 @@ impl<'a> Bench<'a> {
 
     /// Runs all; without a client it only inspects the matrices. Fails at the end if any run failed.
     async fn carry(&self, client: Option<&Client>) -> anyhow::Result<()> {
-        say(report::header(client.is_none()))?;
+        say(report::header(client.is_none(), self.width()))?;
         let mut runs = Vec::new();
         for entry in &self.entries {
             self.matrix(entry, client, &mut runs).await?;
         }
         let groups = report::groups(&runs);
-        say(format_args!("\n{}", report::table(&groups)))?;
+        say(format_args!("\n{}", report::table(&groups, self.width())))?;
         if let Some(vendors) = report::vendors(&runs) {
             say(vendors)?;
         }
@@ -147,6 +155,10 @@ impl<'a> Bench<'a> {
         let failed = runs.iter().filter(|run| run.error.is_some() && run.family.is_none()).count();
         anyhow::ensure!(failed == 0, "{failed} of {} runs failed", runs.len());
         Ok(())
+    }
+
+    const fn width(&self) -> Width {
+        if self.args.wide { Width::Wide } else { Width::Usual }
     }
 
     fn shares(&self, runs: &[Run]) -> Vec<compare::Share> {
@@ -201,7 +213,7 @@ impl<'a> Bench<'a> {
 
     /// Prints and keeps a run.
     fn ran(&self, run: Run, runs: &mut Vec<Run>) -> anyhow::Result<()> {
-        say(report::line(&run))?;
+        say(report::line(&run, self.width()))?;
         runs.push(run);
         if let Some(file) = &self.args.out {
             // After each run, so that measurements are not lost if the machine fails.

@@ -10,8 +10,39 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// How much of a run a line tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// What fits into 120 columns.
+    Usual,
+    /// All figures.
+    Wide,
+}
+
+/// Columns of the usual width.
+pub const USUAL: usize = 120;
+
+/// A text cut to a length, with a sign that it was.
+fn cut(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 /// The header of `line`.
-pub fn header(dry: bool) -> String {
+pub fn header(dry: bool, width: Width) -> String {
+    if width == Width::Usual {
+        let shape =
+            format!("{:<11} {:<20} {:<19} {:>10}", "class", "matrix", "problem", "nonzeros");
+        return match dry {
+            true => format!("{shape} {:>9} {:>7} {:>9}", "rows", "levels", "max |x|"),
+            false => format!(
+                "{shape} {:>8} {:>7} {:>8} {:>7}  winner",
+                "us", "speedup", "of limit", "tuning"
+            ),
+        };
+    }
     let shape = format!(
         "{:<11} {:<30} {:<24} {:>9} {:>9} {:>10} {:>7} {:>9}",
         "class", "matrix", "problem", "rows", "cols", "nnz", "levels", "rows/lev"
@@ -35,7 +66,48 @@ pub fn header(dry: bool) -> String {
 }
 
 /// One run as a line.
-pub fn line(run: &Run) -> String {
+pub fn line(run: &Run, width: Width) -> String {
+    match width {
+        Width::Usual => usual(run),
+        Width::Wide => wide(run),
+    }
+}
+
+fn growth(run: &Run) -> String {
+    run.growth.map_or("-".to_owned(), |x| format!("{x:.1e}"))
+}
+
+fn usual(run: &Run) -> String {
+    let count = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
+    let shape = format!(
+        "{:<11} {:<20} {:<19} {:>10}",
+        cut(&run.class, 11),
+        cut(&run.matrix, 20),
+        cut(&label(run), 19),
+        count(run.nnz)
+    );
+    let text = match (&run.error, &run.figures) {
+        (Some(error), _) => format!("{shape} FAILED: {}", error.replace('\n', " ")),
+        (None, Some(figures)) => {
+            format!(
+                "{shape} {:>8} {:>7} {:>8} {:>5.1} s  {}{}",
+                show::us(figures.us),
+                times(figures.speedup),
+                percent(Some(figures.limit_fraction)),
+                figures.tuning_s,
+                figures.winner,
+                failed(figures),
+            )
+        }
+        (None, None) => {
+            format!("{shape} {:>9} {:>7} {:>9}", count(run.rows), count(run.levels), growth(run))
+        }
+    };
+    // The reason of a failure is told in full.
+    if run.error.is_some() { text } else { cut(&text, USUAL) }
+}
+
+fn wide(run: &Run) -> String {
     let count = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
     let shape = format!(
         "{:<11} {:<30} {:<24} {:>9} {:>9} {:>10} {:>7} {:>9}",
@@ -51,18 +123,21 @@ pub fn line(run: &Run) -> String {
     match (&run.error, &run.figures) {
         (Some(error), _) => format!("{shape} FAILED: {}", error.replace('\n', " ")),
         (None, Some(figures)) => format!("{shape} {}", measured(figures)),
-        (None, None) => {
-            format!("{shape} {:>9}", run.growth.map_or("-".to_owned(), |x| format!("{x:.1e}")))
-        }
+        (None, None) => format!("{shape} {:>9}", growth(run)),
     }
+}
+
+/// `; 2 timed out, 1 wrong`, or nothing.
+fn failed(figures: &Figures) -> String {
+    let failed: Vec<String> =
+        figures.failed.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    if failed.is_empty() { String::new() } else { format!("; {}", failed.join(", ")) }
 }
 
 fn measured(figures: &Figures) -> String {
     let time = |us: Option<f64>| us.map_or("-".to_owned(), show::us);
-    let failed: Vec<String> =
-        figures.failed.iter().map(|(state, count)| format!("{count} {state}")).collect();
     format!(
-        "{:>9} {:>9} {:>9} {:>9} {:>8} {:<7} {:>8} {:>8.2} {:>8.2} {:>10}  {}{}{}",
+        "{:>9} {:>9} {:>9} {:>9} {:>8} {:<7} {:>8} {:>8.2} {:>8.2} {:>10}  {}{}",
         show::us(figures.us),
         time(figures.vendor_us),
         times(figures.speedup_by(Clock::Pipelined)),
@@ -74,8 +149,7 @@ fn measured(figures: &Figures) -> String {
         figures.preprocess_ms,
         figures.break_even_calls.map_or("never".to_owned(), |calls| calls.to_string()),
         figures.winner,
-        if failed.is_empty() { "" } else { "; " },
-        failed.join(", "),
+        failed(figures),
     )
 }
 
@@ -208,7 +282,43 @@ pub fn vendors(runs: &[Run]) -> Option<String> {
     })
 }
 
-pub fn table(groups: &[Group]) -> Table {
+pub fn table(groups: &[Group], width: Width) -> Table {
+    match width {
+        Width::Usual => usual_table(groups),
+        Width::Wide => wide_table(groups),
+    }
+}
+
+fn usual_table(groups: &[Group]) -> Table {
+    let mut table = show::table(&[
+        "problem",
+        "class",
+        "runs",
+        "failed",
+        "speed-up",
+        "worst",
+        "of limit",
+        "tuning s",
+        "worst matrix",
+    ]);
+    for group in groups {
+        table.add_row([
+            cut(&group.task, 24),
+            group.class.clone(),
+            group.runs.to_string(),
+            group.failed.to_string(),
+            times(group.speedups.speedup),
+            times(group.speedups.worst),
+            percent(group.limit_fraction),
+            group.tuning_s.map_or("-".to_owned(), |value| format!("{value:.2}")),
+            cut(group.speedups.worst_matrix.as_deref().unwrap_or_default(), 24),
+        ]);
+    }
+    show::right(&mut table, 2..8);
+    table
+}
+
+fn wide_table(groups: &[Group]) -> Table {
     let mut table = show::table(&[
         "problem",
         "class",

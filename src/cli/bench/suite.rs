@@ -57,7 +57,14 @@ impl<'de> Deserialize<'de> for Changes {
                     let field =
                         fields().iter().find(|field| field.name == name && is_marked(field));
                     let field = field.ok_or_else(|| {
-                        A::Error::custom(format!("unknown field `{name}` of a matrix"))
+                        let own = ["file", "generate", "name", "class"];
+                        let marked = fields().iter().filter(|field| is_marked(field));
+                        let known: Vec<&str> =
+                            own.into_iter().chain(marked.map(|field| field.name)).collect();
+                        A::Error::custom(format!(
+                            "unknown key `{name}` of a matrix; there are {}",
+                            known.join(", ")
+                        ))
                     })?;
                     changes.push((field.name, map.next_value_seed(&field.kind)?));
                 }
@@ -204,7 +211,15 @@ mod tests {
         let slip = |text: &str| format!("{:#}", Suite::parse(text).unwrap_err());
         assert!(slip("[[matrix]]\nname = 'x'").contains("matrix 1: exactly one of"));
         assert!(slip("[[matrix]]\ngenerate = 'x:n=3'").contains("unknown variant `x`"));
-        assert!(slip("[[matrix]]\nfile = 'a'\nfiel = 'b'").contains("fiel"));
+        let slipped = slip("[[matrix]]\nfile = 'a'\nfiel = 'b'");
+        assert!(slipped.contains("unknown key `fiel`"), "{slipped}");
+        assert!(slipped.contains("file, generate, name, class") && slipped.contains("triangle"));
+        for (text, named) in [
+            ("[[matrx]]\nfile = 'a'", "`matrx`"),
+            ("[[matrix]]\nfile = 'a'\n[[problem]]\nop = 'spmm'\nn = 1\nk = 2", "`k`"),
+        ] {
+            assert!(slip(text).contains(named), "{}", slip(text));
+        }
         let spmm = "[[matrix]]\nfile = 'a'\n[[problem]]\nop = 'spmm'\n";
         assert!(slip(spmm).contains("n is needed for this op"));
         assert_eq!(
@@ -216,6 +231,19 @@ mod tests {
         assert_eq!(suite.problem[0].label(), "spmm tf32 n=8 col +C");
         let problem = suite.matrix[0].problem(&suite.problem[0]).to_string();
         assert!(problem.ends_with(";layout=col;accumulate=true;tf32=true"), "{problem}");
+    }
+
+    #[test]
+    fn the_format_that_the_help_shows_is_read() {
+        let shown = crate::cli::bench::SUITE_FORMAT;
+        let example: String =
+            shown.lines().filter(|line| line.starts_with("  ")).collect::<Vec<_>>().join("\n");
+        let suite = Suite::parse(&example).unwrap();
+        assert_eq!((suite.matrix.len(), suite.problem.len()), (2, 2));
+        assert_eq!(
+            suite.matrix[1].problem(&suite.problem[1]).value("triangle").unwrap().to_string(),
+            "upper"
+        );
     }
 
     /// The suites that are part of the project.

@@ -236,10 +236,29 @@ async fn accepted(response: Response) -> anyhow::Result<Response> {
     if let Some(line) = problem.line.filter(|line| !message.contains(&format!("line {line}"))) {
         message.push_str(&format!(" (line {line})"));
     }
-    if let Some(pointer) = problem.pointer {
-        message = format!("{pointer}: {message}");
+    if let Some(flag) = problem.pointer.as_deref().and_then(flag_of) {
+        message = format!("{flag}: {message}");
     }
-    bail!("{message} ({})", status.as_u16());
+    bail!(message);
+}
+
+/// What a person calls the member of a request that this JSON pointer names: the flag. `None` where the message says enough.
+fn flag_of(pointer: &str) -> Option<String> {
+    match pointer {
+        "/search/families" => Some("--family".to_owned()),
+        "/search/fixed" => Some("--fix".to_owned()),
+        "/device" | "/expected_calls" => {
+            Some(format!("--{}", pointer.trim_start_matches('/').replace('_', "-")))
+        }
+        _ => {
+            let name =
+                pointer.strip_prefix("/problem/").or_else(|| pointer.strip_prefix("/search/"))?;
+            let plain = name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || b"_0123456789".contains(&byte));
+            plain.then(|| format!("--{}", name.replace('_', "-")))
+        }
+    }
 }
 
 /// The file's name without folders and known extensions.
@@ -253,7 +272,7 @@ pub fn matrix_name(file: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, matrix_name};
+    use super::{Client, flag_of, matrix_name};
     use std::path::Path;
 
     #[test]
@@ -263,6 +282,19 @@ mod tests {
         assert_eq!(name("x.npz").as_deref(), Some("x"));
         assert_eq!(name("plain").as_deref(), Some("plain"));
         assert_eq!(name(".mtx"), None);
+    }
+
+    #[test]
+    fn members_of_requests_are_called_by_their_flags() {
+        let flag = |pointer: &str| flag_of(pointer).unwrap_or_default();
+        assert_eq!(flag("/problem/n"), "--n");
+        assert_eq!(flag("/problem/tf32"), "--tf32");
+        assert_eq!(flag("/search/top_k"), "--top-k");
+        assert_eq!(flag("/search/fixed"), "--fix");
+        assert_eq!(flag("/expected_calls"), "--expected-calls");
+        for without in ["/matrix", "/problem", "/problem/a b", "/scopes/0", ""] {
+            assert_eq!(flag(without), "", "{without}");
+        }
     }
 
     #[test]

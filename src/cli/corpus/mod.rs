@@ -2,6 +2,7 @@
 //! for a plan.
 
 mod draw;
+mod pace;
 
 use super::bench::subject::Subject;
 use super::bench::suite::Source;
@@ -11,11 +12,12 @@ use super::local::{InHand, Local};
 use super::problem::op_parser;
 use super::{say, train};
 use crate::domain::training::Activate;
-use crate::domain::{DeviceClass, Digest, Job, JobState, Op, Problem, SearchStrategy};
+use crate::domain::{DeviceClass, DeviceKind, Digest, Job, JobState, Op, Problem, SearchStrategy};
 use crate::service::{JobFilter, PageRequest, Service};
 use crate::sparse::generate::Spec;
 use anyhow::Context;
 use draw::Draw;
+use pace::Pace;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -49,7 +51,7 @@ pub struct CorpusArgs {
     /// Candidates measured per matrix, half chosen by the model and half at random
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(8..))]
     trials: u32,
-    /// Seconds of measuring per matrix
+    /// Seconds for loading and measuring each matrix
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Start no further matrix after this many minutes
@@ -68,14 +70,26 @@ pub struct CorpusArgs {
 }
 
 impl CorpusArgs {
-    /// The draws with their indices in the corpus, generated lazily.
-    fn draws(&self) -> impl Iterator<Item = (u64, Draw)> {
+    /// The draws with their indices in the corpus, generated lazily, of problems that devices of this kind can do; of all, where the kind is
+    /// not known. An index that is passed over is not counted.
+    fn draws(&self, kind: Option<DeviceKind>) -> impl Iterator<Item = (u64, Draw)> {
         let turns = Op::ALL.len() as u64;
         let draw = move |index: u64| match self.op {
             Some(op) => Draw::of(op, self.seed, index),
             None => Draw::of(Op::ALL[(index % turns) as usize], self.seed, index / turns),
         };
-        (self.from..self.from.saturating_add(self.count)).map(move |index| (index, draw(index)))
+        let all = (self.from..u64::MAX).map(move |index| (index, draw(index)));
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        all.filter(move |(_, draw)| draw.problem.limit(kind).is_none()).take(count)
+    }
+
+    /// The kind of the device, as far as its name tells it.
+    fn kind(&self) -> Option<DeviceKind> {
+        match self.device.split(':').next() {
+            Some("cpu") => Some(DeviceKind::Cpu),
+            Some("cuda") => Some(DeviceKind::Cuda),
+            _ => None,
+        }
     }
 }
 
@@ -130,7 +144,7 @@ impl fmt::Display for Tally {
 
 pub async fn run(args: CorpusArgs) -> anyhow::Result<ExitCode> {
     if args.dry {
-        for (_, draw) in args.draws() {
+        for (_, draw) in args.draws(args.kind()) {
             say(format_args!("{} {}", draw.spec, draw.problem))?;
         }
         return Ok(ExitCode::SUCCESS);
@@ -153,9 +167,11 @@ async fn carry(
     let class = local.service().device_class(&args.device).await?;
     let mut tally = Tally::default();
     let mut ops = BTreeSet::new();
-    for (index, draw) in args.draws() {
+    let pace = Pace::begin(args, limit);
+    say(pace.forecast())?;
+    for (index, draw) in args.draws(class.kind()) {
         if limit.is_some_and(|limit| begun.elapsed() > limit) {
-            say(format_args!("the time limit was reached before {index}"))?;
+            pace.above(|| say(format_args!("the time limit was reached before {index}")))?;
             break;
         }
         let told = match tune(args, &draw, local, &class, job).await {
@@ -172,8 +188,10 @@ async fn carry(
                 format!("failed: {error:#}")
             }
         };
-        say(format_args!("{index} {} {}: {told}", draw.spec, draw.problem))?;
+        pace.above(|| say(format_args!("{index} {} {}: {told}", draw.spec, draw.problem)))?;
+        pace.done(tally.tried());
     }
+    pace.end();
     say(tally)?;
     let code = if tally.is_failure() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if !args.train {
@@ -297,7 +315,38 @@ async fn on_class(service: &Service, job: &Job, class: &DeviceClass) -> anyhow::
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use super::{CorpusArgs, Tally};
+    use crate::domain::DeviceKind;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CorpusArgs,
+    }
+
+    #[test]
+    fn a_corpus_draws_what_the_device_can_do_and_as_much_as_was_asked_for() {
+        let line = |text: &str| Line::parse_from(text.split(' ')).args;
+        let args = line("corpus --count 60");
+        let all: Vec<_> = args.draws(None).collect();
+        let on_cpu: Vec<_> = args.draws(Some(DeviceKind::Cpu)).collect();
+        assert_eq!((all.len(), on_cpu.len()), (60, 60));
+        let cannot = |draw: &super::Draw| draw.problem.limit(Some(DeviceKind::Cpu)).is_some();
+        assert!(all.iter().any(|(_, draw)| cannot(draw)));
+        assert!(!on_cpu.iter().any(|(_, draw)| cannot(draw)));
+        // What can be done is the same draw under the same index.
+        assert!(
+            on_cpu
+                .iter()
+                .all(|(at, draw)| all.get(*at as usize).is_none_or(|same| same.1 == *draw))
+        );
+        assert_eq!(line("corpus --device cpu").kind(), Some(DeviceKind::Cpu));
+        assert_eq!(
+            (line("corpus --device cuda:1").kind(), line("corpus").kind()),
+            (Some(DeviceKind::Cuda), None)
+        );
+    }
 
     #[test]
     fn a_corpus_fails_if_most_of_its_draws_fail() {

@@ -121,3 +121,57 @@ fn times_have_four_digits_or_so() {
         ["1.235", "12.35", "123.5", "12346"]
     );
 }
+
+#[test]
+fn the_finals_are_shown_with_their_winner_and_why_the_fastest_trial_is_not_it() {
+    let candidate = |family: &str| json!({"family": family, "params": {}});
+    let finalist = |family: &str, us: f64, samples: u32| json!({"candidate": candidate(family), "median_us": us, "ci95_us": [us, us], "samples": samples});
+    let decided = plan(|stored| {
+        stored["candidate"] = candidate("steady");
+        stored["measured"]["median_us"] = json!(11.0);
+        stored["finals"] = json!([
+            finalist("steady", 11.0, 15),
+            finalist("lucky", 12.0, 15),
+            finalist("vendor", 22.0, 3)
+        ]);
+        stored["baseline"]["median_us"] = json!(22.0);
+    });
+    let shown = super::finals(&decided).unwrap();
+    let rows: Vec<&str> = shown.lines().skip(2).collect();
+    assert!(rows[0].contains("winner") && rows[0].contains("steady") && rows[0].contains("2.00x"));
+    assert!(!rows[1].contains("winner") && rows[1].contains("12.00 .. 12.00"), "{shown}");
+    // Three samples have no 95 % interval.
+    assert!(!rows[2].contains(".."), "{shown}");
+
+    let trial = |family: &str, us: f64, samples: u32| {
+        let state = domain::TrialState::Tried(domain::Outcome::Measured {
+            timing: domain::Timing::of(vec![us; samples as usize], 0).unwrap(),
+            rel_error: 0.0,
+            resources: None,
+            preprocess_ms: 0.0,
+        });
+        let view = crate::wire::Trial::from(domain::Trial {
+            job: domain::JobId::fresh(),
+            ordinal: 0,
+            candidate: domain::Candidate::new(family),
+            state,
+            predicted_us: None,
+            despite: None,
+            features: None,
+            created_at: domain::Timestamp(0),
+        });
+        crate::cli::client::Answer { view, raw: Value::Null }
+    };
+    let trials = [trial("lucky", 9.0, 1), trial("steady", 10.0, 15)];
+    let why = super::why_other(&trials, &decided).unwrap();
+    assert!(
+        why.starts_with("The fastest trial took 9.000 us, 12.00 in the finals. It lost to steady."),
+        "{why}"
+    );
+    let table = super::candidates(&trials, &decided).to_string();
+    let rows: Vec<&str> = table.lines().skip(2).collect();
+    assert!(rows[1].contains("winner") && rows[1].contains("10.00 .. 10.00"), "{table}");
+    assert!(!rows[0].contains(".."), "one sample has no interval: {table}");
+    let agreed = [trial("steady", 12.0, 15)];
+    assert_eq!(super::why_other(&agreed, &decided), None);
+}

@@ -1,6 +1,6 @@
 //! Means, classes and lines of made-up runs.
 
-use super::{Run, geometric_mean, groups, line, median, table, vendors};
+use super::{Run, USUAL, Width, geometric_mean, groups, header, line, median, table, vendors};
 use crate::cli::bench::run::{Figures, Timed, Tried};
 use crate::domain::Clock;
 use std::collections::BTreeMap;
@@ -100,14 +100,14 @@ fn groups_go_by_problem_and_class() {
     assert!((first.model_error.unwrap() - 4.0).abs() < 1e-12);
     assert_eq!(groups[1].model_error, None);
     assert!((first.limit_fraction.unwrap() - 0.25).abs() < 1e-12);
-    let text = table(&groups).to_string();
+    let text = table(&groups, Width::Wide).to_string();
     assert!(text.contains("4.00x") && text.contains("2.00x") && text.contains("25.0 %"), "{text}");
     assert!(text.contains("pipelined") && text.contains("isolated"), "{text}");
 }
 
 #[test]
 fn lines_say_what_failed_and_what_is_uncommon() {
-    let good = line(&run("sptrsv f64 x1", "4-32", "b", Some(8.0)));
+    let good = line(&run("sptrsv f64 x1", "4-32", "b", Some(8.0)), Width::Wide);
     for part in [
         "sptrsv f64 x1 up T unit",
         "80.00",
@@ -119,8 +119,27 @@ fn lines_say_what_failed_and_what_is_uncommon() {
     ] {
         assert!(good.contains(part), "`{part}` is not in {good}");
     }
-    let bad = line(&run("f64", "4-32", "b", None));
+    let bad = line(&run("f64", "4-32", "b", None), Width::Wide);
     assert!(bad.ends_with("FAILED: no memory"), "{bad}");
+}
+
+#[test]
+fn the_usual_width_is_that_of_a_terminal() {
+    let long = "a matrix with quite a long name, as some collections have them";
+    let mut told = run("spmm f32 n=128 row", "power-law graphs", long, Some(8.0));
+    if let Some(figures) = &mut told.figures {
+        figures.winner = format!("row_split {}", "lanes=8 ".repeat(20));
+        figures.failed.insert("timed_out".to_owned(), 3);
+    }
+    let lines =
+        [header(false, Width::Usual), line(&told, Width::Usual), header(true, Width::Usual)];
+    for text in &lines {
+        assert!(text.chars().count() <= USUAL, "{text}");
+    }
+    assert!(lines[1].contains("8.00x") && lines[1].contains("25.0 %"), "{}", lines[1]);
+    let table = table(&groups(&[told]), Width::Usual).to_string();
+    assert!(table.lines().all(|row| row.trim_end().chars().count() <= USUAL), "{table}");
+    assert!(table.contains("8.00x"), "{table}");
 }
 
 #[test]
