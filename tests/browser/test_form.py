@@ -114,3 +114,67 @@ def test_a_device_that_a_link_names_and_nobody_knows_is_told_of(visit):
     expect(page.locator("#device")).to_have_value("auto")
     for known in ["/#submit=", "/#submit=&device=cpu", "/#submit=&device=auto"]:
         expect(visit(known).locator("#submit-message")).to_be_empty()
+
+
+def test_what_the_device_cannot_do_is_not_offered_and_what_was_chosen_comes_back(visit):
+    page = visit("/jobs")
+    page.evaluate("document.getElementById('submit-card').open = true")
+    dtype = page.locator('[data-member="problem.dtype"]')
+    offered = lambda: dtype.evaluate("field => [...field.options].filter(o => !o.disabled).map(o => o.value)")
+    # The server's only device is a CPU, so `auto` is one too.
+    assert offered() == ["f32", "f64"]
+    told = page.locator("#submit-limits")
+    expect(told).to_contain_text("a CPU device multiplies in f32 and f64")
+    tf32 = page.locator('[data-member="problem.tf32"]')
+    tf32.check()
+    dtype.select_option("f64")
+    expect(tf32).to_be_disabled()
+    expect(told).to_contain_text("tf32")
+    # Nothing that was ticked is lost.
+    dtype.select_option("f32")
+    expect(tf32).to_be_enabled()
+    expect(tf32).to_be_checked()
+    # On a GPU all types are offered; back on the CPU the choice gives way, and comes back with the GPU.
+    page.evaluate("document.querySelector('#device option').dataset.kind = 'cuda'; document.getElementById('device').dispatchEvent(new Event('change', { bubbles: true }))")
+    dtype.select_option("f16")
+    page.evaluate("document.querySelector('#device option').dataset.kind = 'cpu'; document.getElementById('device').dispatchEvent(new Event('change', { bubbles: true }))")
+    expect(dtype).to_have_value("f32")
+    page.evaluate("document.querySelector('#device option').dataset.kind = 'cuda'; document.getElementById('device').dispatchEvent(new Event('change', { bubbles: true }))")
+    expect(dtype).to_have_value("f16")
+
+
+def test_a_refusal_marks_the_field_that_it_is_about(visit, api):
+    page = visit("/jobs")
+    page.watch.allow("42[0-9]")
+    page.evaluate("document.getElementById('submit-card').open = true")
+    page.fill("#matrix", api.upload(band(91), "refused as f16"))
+    # As a page that was loaded before the device was gone.
+    page.evaluate("for (const option of document.querySelectorAll('#device option')) option.dataset.kind = ''")
+    page.select_option("#device", "cpu")
+    page.locator('[data-member="problem.dtype"]').select_option("f16")
+    page.click("#submit-go")
+    expect(page.locator("#dtype")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#op")).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_matrix_is_found_by_its_name(visit, api):
+    digests = [api.upload(band(92 + more), f"named bridge {more}") for more in range(2)]
+    page = visit("/jobs")
+    page.evaluate("document.getElementById('submit-card').open = true")
+    page.select_option("#device", "cpu")
+    page.fill("#matrix", "viaduct of nowhere")
+    page.click("#submit-go")
+    # At the box that it was written into, not at the one for files.
+    expect(page.locator("#matrix-error")).to_contain_text("No stored matrix")
+    expect(page.locator("#matrix")).to_be_focused()
+    expect(page.locator("#drop-error")).to_have_count(0)
+    page.fill("#matrix", "named bridge")
+    page.click("#submit-go")
+    expect(page.locator("#matrix-error")).to_contain_text("named bridge 1")
+    page.fill("#matrix", "Named Bridge 0")
+    page.click("#submit-go")
+    page.wait_for_url("**/jobs/*")
+    assert api.ended(page.url.rsplit("/", 1)[1])["matrix"] == digests[0]
+    page.fill("#find", "bridge 1")
+    page.press("#find", "Enter")
+    page.wait_for_url(f"**/matrices/{digests[1]}")

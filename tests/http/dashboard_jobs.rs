@@ -1,9 +1,9 @@
 //! The page of jobs as a browser gets it: list, filters, the live fragment, the form, the find box, failures.
 
-use crate::app::{TestApp, problem};
+use crate::app::{TestApp, problem, tridiagonal};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ID: &str = "0193a7c4-1111-7222-8333-444455556666";
 
@@ -85,6 +85,8 @@ async fn filters_narrow_the_list_and_stay_in_its_address() {
         (&format!("?state=succeeded&matrix={}", &digest[..12]), 0),
         ("?matrix=poisson", 0),
         ("?device=cuda:77", 0),
+        ("?op=spmm", 2),
+        ("?op=sptrsv", 0),
     ] {
         assert_eq!(rows(&page(&app, &format!("/jobs{query}"), 200).await), expected, "{query}");
     }
@@ -92,34 +94,55 @@ async fn filters_narrow_the_list_and_stay_in_its_address() {
     assert!(html.contains("<option value=\"queued\" selected>"));
     assert!(html.contains(&format!("hx-get=\"/fragments/jobs?state=queued&#38;matrix={digest}\"")));
     assert!(page(&app, "/jobs?state=failed", 200).await.contains("No matching jobs"));
-    for wrong in ["?state=lost", "?cursor=nonsense", "?page=2"] {
+    for wrong in ["?op=sddmm", "?state=lost", "?cursor=nonsense", "?page=2"] {
         page(&app, &format!("/jobs{wrong}"), 400).await;
     }
     assert!(page(&app, "/jobs", 200).await.contains(text(&matrix, "digest")));
 }
 
 #[tokio::test]
-async fn a_digest_that_names_no_one_matrix_is_told_of_and_loses_no_other_filter() {
+async fn a_name_that_means_no_one_matrix_is_told_of_and_loses_no_other_filter() {
     let app = TestApp::new().await;
-    let mut digests = Vec::new();
-    // Of seventeen, two begin with the same digit.
-    for rows in 3..20 {
-        digests.push(text(&app.matrix(rows).await, "digest").to_owned());
-    }
-    let of = |digit: &char| digests.iter().filter(|d| d.starts_with(*digit)).count();
-    let shared = "0123456789abcdef".chars().find(|digit| of(digit) > 1).unwrap();
-    let one = digests.iter().find(|digest| digest.starts_with(shared)).unwrap();
-    let html = page(&app, &format!("/jobs?state=queued&matrix={shared}"), 200).await;
-    let kept = format!("href=\"/jobs?state=queued&#38;matrix={one}\"");
+    let named = async |rows: usize, name: &str| {
+        let path = format!("/v1/matrices?name={name}");
+        let sent = app.request(Method::POST, &path).body(tridiagonal(rows)).send().await.unwrap();
+        sent.json::<Value>().await.unwrap()
+    };
+    let (wide, narrow) = (named(7, "bridge-wide").await, named(8, "bridge-narrow").await);
+    let plain = named(9, "Bridge").await;
+    app.job(&wide, 4).await;
+    let html = page(&app, "/jobs?state=queued&matrix=bridge-", 200).await;
     assert!(html.contains("Several matrices") && html.contains("aria-invalid=\"true\""));
-    assert!(of(&shared) > 6 || html.contains(&kept), "{html}");
-    for (wrong, said) in
-        [("nothing", "A digest has up to 64 digits"), ("0123456789", "No matrix here")]
-    {
+    for one in [&wide, &narrow] {
+        let kept = format!("href=\"/jobs?state=queued&#38;matrix={}\"", text(one, "digest"));
+        assert!(html.contains(&kept), "{html}");
+    }
+    // The one that is called so is meant, whatever others contain it.
+    let rows = |html: &str| html.matches("data-job=").count();
+    assert!(!page(&app, "/jobs?matrix=bridge", 200).await.contains("Several matrices"));
+    assert_eq!(rows(&page(&app, "/jobs?matrix=bridge", 200).await), 0);
+    assert_eq!(rows(&page(&app, "/jobs?matrix=E-WIDE", 200).await), 1);
+    for wrong in ["nothing", "0123456789"] {
         let html = page(&app, &format!("/jobs?state=queued&device=cpu&matrix={wrong}"), 200).await;
-        assert!(html.contains(said) && html.contains(&format!("value=\"{wrong}\"")), "{wrong}");
+        assert!(html.contains("No matrix here") && html.contains(&format!("value=\"{wrong}\"")));
         assert!(html.contains("<option value=\"queued\" selected>"));
     }
+
+    // The search box of every page, and the API that the form asks.
+    let found = async |q: &str| navigate(&app, &format!("/find?q={q}")).await;
+    let place = |response: &Response| response.headers()["location"].to_str().unwrap().to_owned();
+    assert_eq!(place(&found("bridge-n").await), format!("/matrices/{}", text(&narrow, "digest")));
+    assert_eq!(place(&found("BRIDGE").await), format!("/matrices/{}", text(&plain, "digest")));
+    let several = found("bridge-").await;
+    assert_eq!(several.status(), 200);
+    let listed = several.text().await.unwrap();
+    assert!(listed.contains("bridge-wide") && listed.contains("bridge-narrow"), "{listed}");
+    assert_eq!(found("viaduct").await.status(), 404);
+    let asked = async |q: &str| app.json(&format!("/v1/matrices?q={q}")).await["items"].clone();
+    assert_eq!(asked("-wid").await.as_array().unwrap().len(), 1);
+    assert_eq!(asked(&text(&wide, "digest")[..8]).await[0]["name"], "bridge-wide");
+    assert_eq!(asked("viaduct").await, json!([]));
+    assert_eq!(app.get("/v1/matrices?q=").await.status(), 400);
 }
 
 #[tokio::test]
@@ -213,8 +236,8 @@ async fn the_find_box_leads_to_what_is_named() {
     for (asked, words) in [
         ("0".repeat(64), "No stored matrix has the digest"),
         (ID.to_owned(), "No job or plan on this server has the id"),
-        (digest[..5].to_owned(), "part of a digest"),
-        ("ffffffffff".to_owned(), "part of a digest"),
+        (digest[..5].to_owned(), "no matrix digest begins with it"),
+        ("ffffffffff".to_owned(), "no matrix digest begins with it"),
         ("%3Cb%3Epoisson".to_owned(), "&#60;b&#62;poisson"),
     ] {
         let html = page(&app, &format!("/find?q={asked}"), 404).await;
@@ -253,4 +276,54 @@ async fn failures_are_pages_for_browsers_and_problems_for_programs() {
         (post.status().as_u16(), &post.headers()["allow"]),
         (405, &"GET,HEAD".parse().unwrap())
     );
+}
+
+#[tokio::test]
+async fn jobs_and_matrices_stand_side_by_side_under_an_address_of_their_own() {
+    let app = TestApp::new().await;
+    let (matrix, plan) = app.tuned(9, 8).await;
+    let other = app.matrix(12).await;
+    let queued = app.job(&other, 16).await;
+    let ended = app.json("/v1/jobs?state=succeeded").await["items"][0]["id"].clone();
+    let ids = format!("{},{}", ended.as_str().unwrap(), text(&queued, "id"));
+    let html = page(&app, &format!("/compare?jobs={ids}"), 200).await;
+    for part in ["Jobs side by side", "Time per call", "succeeded", "queued", "data-csv-of"] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    assert!(html.contains(&format!("/plans/{}", plan.id)), "{html}");
+    let both = format!("{},{}", text(&matrix, "digest"), text(&other, "digest"));
+    let html = page(&app, &format!("/compare?matrices={both}"), 200).await;
+    assert!(html.contains("Matrices side by side") && html.contains("Best speed-up"), "{html}");
+    let gone = format!("/compare?jobs={ids},0193a7c4-1111-7222-8333-444455556666");
+    assert!(page(&app, &gone, 200).await.contains("1 of those in the address is not stored here"));
+    for wrong in ["jobs=", "jobs=x", "matrices=ab", "jobs=a&jobs=b"] {
+        page(&app, &format!("/compare?{wrong}"), 400).await;
+    }
+}
+
+#[tokio::test]
+async fn the_overview_tells_what_was_learnt() {
+    let app = TestApp::new().await;
+    assert!(page(&app, "/overview", 200).await.contains("No learned model yet"));
+    let (matrix, plan) = app.tuned(9, 8).await;
+    let told = app.json("/v1/overview").await;
+    let class = &told["classes"][0];
+    assert_eq!(
+        (&told["plans"], &told["counted"], &class["plans"]),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    assert_eq!(class["device_class"], plan.device.class().0);
+    assert_eq!(class["median_speedup"].as_f64(), plan.speedup);
+    assert_eq!(class["median_limit_fraction"].as_f64(), Some(plan.limit.fraction));
+    let html = page(&app, "/overview", 200).await;
+    assert!(html.contains("What the service has learnt") && html.contains("id=\"classes\""));
+
+    // The list of matrices has the same figures, and is searched by name.
+    let html = page(&app, "/matrices", 200).await;
+    let speedup = format!("data-value=\"{}\"", plan.speedup.unwrap());
+    assert!(html.contains(&speedup) && html.contains("data-sort=\"plans\""), "{html}");
+    let digest = text(&matrix, "digest");
+    assert!(page(&app, &format!("/matrices?q={}", &digest[..8]), 200).await.contains(digest));
+    assert!(page(&app, "/matrices?q=viaduct", 200).await.contains("None found"));
+    page(&app, "/matrices?name=x", 400).await;
 }

@@ -30,6 +30,43 @@
         setTimeout(() => { button.textContent = before; }, 1200);
     });
 
+    // <button data-copy-address>: the address of the page, with its filters and its order.
+    document.addEventListener("click", async event => {
+        const button = event.target.closest("[data-copy-address]");
+        if (!button) return;
+        let done = "Copied";
+        try { await navigator.clipboard.writeText(location.href); } catch { done = "Not allowed"; }
+        const before = button.textContent;
+        button.textContent = done;
+        setTimeout(() => { button.textContent = before; }, 1200);
+    });
+
+    // Notifications of the browser when a job ends. Only secure pages may show any; whoever wants none is never asked.
+    const possible = "Notification" in window && isSecureContext;
+    const wanted = () => { try { return localStorage.getItem("notify") === "yes"; } catch { return false; } };
+    const offerNotify = () => {
+        for (const button of document.querySelectorAll("[data-notify]")) {
+            button.hidden = !possible || Notification.permission === "denied";
+            const on = possible && wanted() && Notification.permission === "granted";
+            button.setAttribute("aria-pressed", String(on));
+            button.textContent = on ? "You are notified at the end" : "Notify me at the end";
+        }
+    };
+    document.addEventListener("click", async event => {
+        const button = event.target.closest("[data-notify]");
+        if (!button) return;
+        const on = button.getAttribute("aria-pressed") === "true";
+        const granted = on || await Notification.requestPermission() === "granted";
+        try { localStorage.setItem("notify", !on && granted ? "yes" : "no"); } catch { /* private windows keep nothing */ }
+        offerNotify();
+    });
+    window.notifyEnd = (title, text) => {
+        if (!possible || !wanted() || Notification.permission !== "granted" || !document.hidden && document.hasFocus()) return;
+        const told = new Notification(title, { body: text, tag: location.pathname });
+        told.addEventListener("click", () => { focus(); told.close(); });
+    };
+    offerNotify();
+
     // <div data-refresh="2" hx-get="..." hx-trigger="refresh">: refreshed at this interval in seconds while the page is
     // visible and no field in it has the focus; every data-hurry seconds while it contains an element with that attribute.
     // Uses its own timer, because htmx filters would need eval.
@@ -126,8 +163,12 @@
 
     // Boxes that scroll horizontally can be focused and scrolled with the keyboard; boxes that fit are not tab stops.
     const reach = () => {
+        const names = new Set();
         for (const box of document.querySelectorAll(".scroll")) {
-            const name = box.querySelector("caption")?.textContent ?? box.getAttribute("aria-label");
+            let name = box.querySelector("caption")?.textContent ?? box.getAttribute("aria-label");
+            // Tables of several parts of a page may have one caption: their parts tell them apart.
+            if (names.has(name)) name = `${name}: ${box.closest("article, section")?.querySelector("h2, h3")?.textContent ?? names.size}`;
+            names.add(name);
             if (box.scrollWidth > box.clientWidth) {
                 box.tabIndex = 0;
                 box.setAttribute("role", "region");

@@ -19,7 +19,7 @@
     // On an axis: no more digits than necessary.
     function tick(us) {
         const [value, unit] = us < 1e3 ? [us, "µs"] : us < 1e6 ? [us / 1e3, "ms"] : [us / 1e6, "s"];
-        return `${Number(value.toPrecision(3))} ${unit}`;
+        return `${Number(value.toPrecision(6))} ${unit}`;
     }
 
     const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -192,8 +192,12 @@
         }
 
         follow(u) {
-            u.over.addEventListener("mousemove", event => this.pick(this.nearest(u, event.offsetX, event.offsetY)));
-            u.over.addEventListener("mouseleave", () => this.pick(-1));
+            u.over.addEventListener("mousemove", event => {
+                this.pick(this.nearest(u, event.offsetX, event.offsetY));
+                // The same words at the cursor: the line below may be far from it.
+                window.showTip?.(this.points[this.at]?.text, event.clientX, event.clientY);
+            });
+            u.over.addEventListener("mouseleave", () => { this.pick(-1); window.showTip?.(); });
         }
 
         nearest(u, left, top) {

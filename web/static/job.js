@@ -12,8 +12,6 @@
     const address = location.pathname;
 
     const trials = new Map();
-    // When the newest trial arrived, by this page's clock.
-    let arrived = performance.now();
     let budget, words, winner, lastSeq = Number(job.dataset.lastSeq);
     const sorted = () => [...trials.values()].sort((a, b) => a.ordinal - b.ordinal);
     const final = state => Boolean(words.states[state]?.final);
@@ -46,11 +44,39 @@
     const params = candidate => Object.entries(candidate.params).map(([name, value]) => `${name}=${value}`).join(" ");
 
     function tellCount() {
-        say("count", now.total > 0 ? `${now.done} of ${now.total}` : "");
+        say("count", now.total > 0 ? `${now.done} of ${now.total} trials` : "");
         if (now.total > 0) byId("progress").setAttribute("aria-valuetext", `${now.done} of ${now.total} trials`);
     }
 
-    let now = { state: job.dataset.state, stage: "", done: byId("progress").value, total: Number(byId("progress").max) };
+    const shown = byId("progress").dataset;
+    let now = { state: job.dataset.state, stage: shown.stage ?? "", done: Number(shown.done), total: Number(shown.total) };
+
+    // The stage under way: how long it takes, and since when it lasts by this page's clock. Of a page that was loaded in between, by the
+    // server's.
+    let outlook;
+    const expect = (began, seconds, late) => { outlook = { began, seconds, since: performance.now() - late }; };
+    if (shown.outlook) {
+        const [began, seconds] = shown.outlook.split(" ");
+        expect(began, Number(seconds), Math.max(0, Date.now() - Date.parse(began)));
+    }
+    const inStage = () => outlook ? (performance.now() - outlook.since) / 1000 : 0;
+
+    // The share of all work that is done, as in domain/job.rs: loading is the first tenth of the bar, the finals are the last.
+    function share() {
+        const within = outlook ? Math.min(inStage() / outlook.seconds, .95) : 0;
+        if (now.stage === "loading") return .1 * within;
+        if (now.stage === "pruning") return .1;
+        if (now.stage === "finals") return .9 + .1 * within;
+        if (now.stage !== "measuring") return final(now.state) ? 1 : 0;
+        const spent = budget && since !== undefined ? elapsed() / budget : 0;
+        return .1 + .8 * Math.min(Math.max(now.done / Math.max(now.total, 1), spent), 1);
+    }
+    // A bar does not go back, though an estimate may.
+    function moveBar() {
+        if (now.state !== "running") return;
+        const bar = byId("progress"), value = Math.floor(1000 * share());
+        if (value > bar.value) bar.value = value;
+    }
 
     function tellJob(told) {
         const stageChanged = told.stage !== now.stage || told.state !== now.state;
@@ -61,8 +87,8 @@
         badge.className = `badge ${known?.tone ?? "idle"}`;
         say("state", told.state);
         say("stage", known?.stage ?? words.stages[told.stage] ?? told.stage);
-        byId("progress").max = Math.max(now.total, 1);
-        byId("progress").value = now.done;
+        if (!told.outlook) outlook = undefined;
+        else if (outlook?.began !== told.outlook.began) expect(told.outlook.began, told.outlook.seconds, 0);
         tellCount();
         if (told.best) {
             say("best-time", micros(told.best.median_us));
@@ -72,6 +98,7 @@
             byId("best-candidate").replaceChildren(family, ` ${params(told.best.candidate)}`);
         }
         if (told.started_at && since === undefined) startClock(0);
+        moveBar();
         estimate();
         if (final(told.state)) end();
         else if (stageChanged) refresh();
@@ -86,7 +113,6 @@
             params: params(told.candidate), at: Date.parse(told.created_at),
             vendor: told.baseline,
         });
-        arrived = performance.now();
         drawSoon();
         refresh();
     }
@@ -106,23 +132,32 @@
         time.dateTime = time.title = at;
         time.textContent = at.slice(11, 19);
         line.append(time, ` ${text}`);
-        log.append(line);
+        byId("log-lines").append(line);
         if (follows) log.scrollTop = log.scrollHeight;
     }
 
-    // The remaining time at the pace of the last trials, but no more than the budget allows.
+    const lasts = seconds => seconds < 1 ? "less than 1 s" : seconds < 120 ? `about ${Math.ceil(seconds)} s` : `about ${Math.round(seconds / 60)} min`;
+
+    // The remaining time: of loading and the finals by what was expected, else at the pace of the last trials, but no more than is left
+    // of the budget, which covers all.
     function estimate() {
         if (final(now.state)) return;
         if (now.state === "queued") return say("estimate", "starts when its device is free");
-        if (now.stage === "finals") return say("estimate", "about to end");
-        const all = sorted(), first = all[0], last = all.slice(-12);
+        const rest = budget && since !== undefined ? Math.max(budget - elapsed(), 0) : undefined;
+        const over = rest === 0 ? "; the budget is spent, and what is under way is finished" : "";
+        if (outlook) {
+            const left = outlook.seconds - inStage();
+            const what = now.stage === "finals" ? "to the end" : "of loading";
+            const then = now.stage === "loading" && rest !== undefined && !over ? `, then at most ${lasts(Math.max(rest - Math.max(left, 0), 0)).replace("about ", "")}` : "";
+            return say("estimate", left > 0 ? `${lasts(left)} ${what}${then}${over}` : `longer than the ${lasts(outlook.seconds).replace("about ", "")} that were expected${over}`);
+        }
+        const all = sorted(), last = all.slice(-12);
         const spent = last.length > 3 ? last.at(-1).at - last[0].at : 0;
-        if (spent <= 0 || now.total <= now.done) return say("estimate", "estimating");
+        if (over) return say("estimate", over.slice(2));
+        if (spent <= 0 || now.total <= now.done) return say("estimate", rest === undefined ? "estimating" : `at most ${lasts(rest).replace("about ", "")} left`);
         let left = spent / (last.length - 1) * (now.total - now.done) / 1000;
-        // The budget applies to the search, which begins after loading: approximately when the first trial ends.
-        const searched = (last.at(-1).at - first.at + performance.now() - arrived) / 1000;
-        if (budget) left = Math.min(left, Math.max(budget - searched, 0));
-        const words = left < 1 ? "less than 1 s" : left < 120 ? `about ${Math.ceil(left)} s` : `about ${Math.round(left / 60)} min`;
+        if (rest !== undefined) left = Math.min(left, rest);
+        const words = lasts(left);
         say("estimate", `${words} left`);
         tellEstimate(`${words} left`);
     }
@@ -144,6 +179,7 @@
         const seconds = elapsed();
         say("elapsed", `running for ${seconds < 120 ? `${Math.floor(seconds)} s` : `${Math.round(seconds / 60)} min`}`);
         estimate();
+        moveBar();
     }, 1000);
 
     // Refreshes funnel, tile space and table, at most once a second; a change in between causes one more request.
@@ -171,6 +207,7 @@
         if (ended) return;
         ended = true;
         say("connection", "");
+        window.notifyEnd?.(`${byId("matrix-link")?.textContent ?? "A job"}: ${now.state}`, [byId("best-time")?.textContent, byId("best-speedup")?.textContent].filter(Boolean).join(", "));
         // Without htmx the page cannot be replaced in place.
         if (!window.htmx) return location.reload();
         for (;;) {

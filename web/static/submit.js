@@ -29,10 +29,50 @@
 
     // --- fields
 
+    // What cannot be tuned with the chosen device, operation and values is not offered, and the form says why. What was chosen before
+    // is remembered, and chosen again as soon as it can be.
+    const device = $("device"), limits = JSON.parse(form.dataset.limits);
+    const fieldOf = name => form.querySelector(`[data-member="problem.${name}"]`);
+    const impossible = (name, value) => {
+        const kind = device.selectedOptions[0]?.dataset.kind;
+        return limits.find(limit => limit.op === op.value && limit.field === name && limit.value === value
+            && (limit.on ? kind && kind !== limit.on : limit.with ? !limit.with.values.includes(fieldOf(limit.with.field).value) : true));
+    };
+    const restrict = () => {
+        const reasons = new Set();
+        const refuse = (limit, element) => {
+            element.disabled = Boolean(limit);
+            if (limit) reasons.add(limit.why);
+        };
+        for (const select of form.querySelectorAll('select[data-member^="problem."]')) {
+            const name = select.dataset.member.slice("problem.".length);
+            if (select.closest("[hidden]")) continue;
+            const wanted = select.dataset.wanted ?? select.value;
+            for (const option of select.options) refuse(impossible(name, option.value), option);
+            const chosen = [...select.options].find(option => option.value === wanted);
+            if (chosen && !chosen.disabled) {
+                select.value = wanted;
+                delete select.dataset.wanted;
+            } else {
+                select.dataset.wanted = wanted;
+                select.value = [...select.options].find(option => !option.disabled)?.value ?? "";
+            }
+        }
+        for (const box of form.querySelectorAll('input[type=checkbox][data-member^="problem."]')) {
+            if (!box.closest("[hidden]")) refuse(impossible(box.dataset.member.slice("problem.".length), "true"), box);
+        }
+        $("submit-limits").textContent = reasons.size ? `Not offered: ${[...reasons].join(" · ")}.` : "";
+    };
     const switchFields = () => {
         for (const part of form.querySelectorAll("[data-op]")) part.hidden = !part.dataset.op.split(" ").includes(op.value);
+        restrict();
     };
     op.addEventListener("change", switchFields);
+    form.addEventListener("change", event => {
+        if (event.target === op) return;
+        delete event.target.dataset.wanted;
+        if (event.target === device || event.target.dataset.member?.startsWith("problem.")) restrict();
+    });
 
     const chosen = () => {
         const picked = file.files[0];
@@ -88,7 +128,7 @@
     // Puts the message beside the field that it concerns; returns whether there is one.
     const showError = (pointer, text) => {
         const within = [...form.querySelectorAll("[data-pointer]")].filter(field => !field.closest("[hidden]"));
-        const field = within.find(field => field.dataset.pointer === pointer && !(field === matrix && file.files.length))
+        const field = within.find(field => field.dataset.pointer === pointer && field !== (file.files.length ? matrix : drop))
             ?? within.find(field => pointer && field.dataset.pointer.startsWith(`${pointer}/`));
         if (!field) return false;
         const note = document.createElement("span");
@@ -121,7 +161,14 @@
         }
     }
 
-    const fileName = name => [...name.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ")].slice(0, 200).join("");
+    // As the command line names matrices: without the endings of the formats.
+    const fileName = name => {
+        let plain = name;
+        for (const ending of [".gz", ".zst", ".mtx", ".npz", ".smtx", ".rb", ".rsa", ".rua"]) {
+            if (plain.endsWith(ending)) plain = plain.slice(0, -ending.length);
+        }
+        return [...(plain || name).replace(/[\u0000-\u001f\u007f-\u009f]/g, " ")].slice(0, 200).join("");
+    };
 
     // fetch does not report upload progress.
     const send = picked => new Promise((resolve, reject) => {
@@ -165,6 +212,24 @@
         }
     };
 
+    // The matrix that a digest, its first digits, a name or a part of one means.
+    const digestFor = async text => {
+        if (/^[0-9a-f]{64}$/i.test(text)) return text.toLowerCase();
+        const response = await fetch(`/v1/matrices?limit=20&q=${encodeURIComponent(text)}`);
+        const body = await response.text();
+        if (!response.ok) throw new Refused(response.status, body);
+        const found = JSON.parse(body).items;
+        const called = found.filter(one => one.name?.toLowerCase() === text.toLowerCase());
+        const one = called.length === 1 ? called[0] : !called.length && found.length === 1 ? found[0] : undefined;
+        if (one) return one.digest;
+        const told = found.slice(0, 6).map(each => `${each.name ?? "unnamed"} (${each.digest.slice(0, 10)})`).join(", ");
+        const refused = new Refused(0, JSON.stringify({ detail: found.length
+            ? `Several stored matrices match: ${told}${found.length > 6 ? " and more" : ""}. Write more of one's name, or the first digits of its digest.`
+            : "No stored matrix has a name with this in it, or a digest that starts so." }));
+        refused.pointer = "/matrix";
+        throw refused;
+    };
+
     const valueOf = field => {
         if (field.type === "checkbox") return field.checked ? true : undefined;
         if (field.value.trim() === "") return undefined;
@@ -174,7 +239,7 @@
     const request = digest => {
         const body = { matrix: digest, problem: { op: op.value }, search: {} };
         for (const field of form.querySelectorAll("[data-member]")) {
-            const value = field.closest("[hidden]") ? undefined : valueOf(field);
+            const value = field.disabled || field.closest("[hidden]") ? undefined : valueOf(field);
             if (value === undefined) continue;
             const [name, member] = field.dataset.member.split(".");
             if (member) body[name][member] = value; else body[name] = value;
@@ -232,16 +297,16 @@
         clearErrors();
         say("");
         const picked = file.files[0];
-        const digest = matrix.value.trim().toLowerCase();
-        if (!picked && !/^[0-9a-f]{64}$/.test(digest)) {
-            const text = digest ? "This is not a digest: 64 hex digits." : "Choose a file, or a matrix that is stored already.";
-            if (digest) showError("/matrix", text); else { matrix.focus(); say(text, "bad"); }
+        const named = matrix.value.trim();
+        if (!picked && !named) {
+            matrix.focus();
+            say("Choose a file, or a matrix that is stored already.", "bad");
             return;
         }
         if (invalid()) return;
         busy = go.disabled = true;
         try {
-            const id = await submit(request(picked ? await digestOf(picked) : digest));
+            const id = await submit(request(picked ? await digestOf(picked) : await digestFor(named)));
             say("Submitted.");
             location.assign(`/jobs/${encodeURIComponent(id)}`);
         } catch (error) {
@@ -271,11 +336,14 @@
         if (linked.has("problem.op")) { fill(op, linked.get("problem.op")); switchFields(); }
         for (const field of form.querySelectorAll("[data-member]")) {
             const value = linked.get(field.dataset.member);
-            if (value !== null && linkable.test(field.dataset.member) && !field.closest("[hidden]")) fill(field, value);
+            if (value === null || !linkable.test(field.dataset.member) || field.closest("[hidden]")) continue;
+            fill(field, value);
+            delete field.dataset.wanted;
         }
-        const device = linked.get("device");
-        if (device !== null && $("device").value !== device) {
-            say(`The link names the device ${device.slice(0, 100)}, which is not known here: the job would go to ${$("device").value}.`, "bad");
+        const asked = linked.get("device");
+        if (asked !== null && device.value !== asked) {
+            say(`The link names the device ${asked.slice(0, 100)}, which is not known here: the job would go to ${device.value}.`, "bad");
         }
+        restrict();
     }
 })();

@@ -2,9 +2,9 @@
 
 mod by_device;
 mod by_problem;
+mod side;
 
 use super::bound;
-use super::find::{FEWEST, there};
 use super::matrices::Row as MatrixRow;
 use super::matrix::plan_row::library;
 use super::matrix::{MOST_PLANS, size, stored};
@@ -18,7 +18,6 @@ use crate::service::PageRequest;
 use askama::Template;
 use axum::response::Response;
 use serde::Deserialize;
-use std::collections::HashSet;
 
 /// The clock by which all of these that were measured have a time: times by different ones are not compared.
 fn common(plans: &[&Plan]) -> Option<Clock> {
@@ -39,6 +38,9 @@ pub struct CompareQuery {
     device: Option<String>,
     /// Part of a name, or a digest.
     q: Option<String>,
+    /// Ids or digests to show side by side, separated by commas.
+    jobs: Option<String>,
+    matrices: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -53,6 +55,12 @@ pub async fn show(
     OnBehalf(app): OnBehalf,
     Query(query): Query<CompareQuery>,
 ) -> Result<Response, Problem> {
+    if let Some(ids) = &query.jobs {
+        return side::jobs(&app, ids).await;
+    }
+    if let Some(digests) = &query.matrices {
+        return side::matrices(&app, digests).await;
+    }
     let named = query.matrix.as_deref().map(str::trim).filter(|text| !text.is_empty());
     let sought = query.q.as_deref().map(str::trim).unwrap_or_default();
     let digest = match named {
@@ -89,30 +97,17 @@ async fn pick(app: &Served, sought: &str) -> Result<Response, Problem> {
     let newest = PageRequest { after: None, limit: LISTED };
     let newest = app.service.matrices(&newest).await?.items;
     let any = !newest.is_empty();
-    let found = if sought.is_empty() { newest } else { found(app, sought).await? };
+    let found = if sought.is_empty() {
+        newest
+    } else {
+        app.service.matrices_like(sought, &PageRequest::first(LISTED)).await?.items
+    };
     html(&Picker {
         shell: Shell::new(app, Place::Compare),
         sought: sought.to_owned(),
         rows: found.into_iter().map(MatrixRow::from).collect(),
         any,
     })
-}
-
-/// Matrices whose digest begins with the text, then those whose name contains it.
-async fn found(app: &Served, sought: &str) -> Result<Vec<Matrix>, Problem> {
-    let mut found = Vec::new();
-    if sought.len() >= FEWEST {
-        for digest in app.service.matrices_starting(&sought.to_ascii_lowercase(), LISTED).await? {
-            // Skips a matrix that was deleted in the meantime.
-            found.extend(there(app.service.matrix(&digest).await)?);
-        }
-    }
-    let named = app.service.matrices_named(sought, LISTED).await?;
-    found.extend(named);
-    let mut seen = HashSet::new();
-    found.retain(|matrix| seen.insert(matrix.digest));
-    found.truncate(LISTED as usize);
-    Ok(found)
 }
 
 /// Common to both views of a matrix.

@@ -1,24 +1,22 @@
-//! The search box: redirects from a digest or an id to its page.
+//! The search box: redirects from a name, a digest or an id to its page.
 
 use super::failure::Rendered;
 use super::format;
 use super::shell::{Place, Shell, html};
-use crate::domain::{Digest, JobId, PlanId};
+use crate::domain::{Digest, JobId, Matrix, PlanId};
 use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::{PathName, Query};
-use crate::service::ServiceError;
+use crate::service::{PageRequest, ServiceError, meant};
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
-/// Fewest digits of a prefix; shorter ones match too many matrices.
-pub const FEWEST: usize = 6;
-/// Most matrices listed for an ambiguous prefix.
+/// Most matrices listed for an ambiguous name or prefix.
 const MOST: u32 = 20;
-/// Most characters of the query that the page repeats; no valid name is longer.
-const LONGEST: usize = 100;
+/// Most characters of the query that are looked for, and that the page repeats; no name is longer.
+const LONGEST: usize = 200;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -33,7 +31,7 @@ struct Page<'a> {
     asked: &'a str,
     /// What kind of name the text looks like.
     kind: Kind,
-    /// The matrices that match the prefix.
+    /// The matrices that match.
     several: Vec<Several>,
 }
 
@@ -61,11 +59,13 @@ pub async fn find(
     if let Some(page) = page_of(&app, &text).await? {
         return Ok(Redirect::to(&page).into_response());
     }
-    let several = several(&app, &text).await?;
-    if let [one] = several.as_slice() {
+    let asked = asked.q.trim();
+    let several = several(&app, asked).await?;
+    if let Some(one) = meant(&several, asked) {
         return Ok(Redirect::to(&format!("/matrices/{}", one.digest)).into_response());
     }
-    let shown: String = asked.q.trim().chars().take(LONGEST).collect();
+    let several: Vec<Several> = several.into_iter().map(Several::from).collect();
+    let shown: String = asked.chars().take(LONGEST).collect();
     let kind = kind(&text);
     let found = !several.is_empty();
     let shell = Shell::new(&app, Place::Elsewhere);
@@ -77,18 +77,19 @@ pub async fn find(
     Ok(response)
 }
 
-/// The matrices whose digest or pattern digest begins with `text`.
-async fn several(app: &Served, text: &str) -> Result<Vec<Several>, Problem> {
-    if text.len() < FEWEST {
-        return Ok(Vec::new());
+/// The matrices whose digest or pattern digest begins with the text, or whose name contains it.
+async fn several(app: &Served, text: &str) -> Result<Vec<Matrix>, Problem> {
+    match text.is_empty() || text.chars().count() > LONGEST {
+        true => Ok(Vec::new()),
+        false => Ok(app.service.matrices_like(text, &PageRequest::first(MOST)).await?.items),
     }
-    let digests = app.service.matrices_starting(text, MOST).await?;
-    let names = app.service.matrix_names(&digests).await?;
-    let named = |digest| {
-        let name = names.get(&digest).cloned().unwrap_or_else(|| format::short(&digest));
-        Several { digest, name }
-    };
-    Ok(digests.into_iter().map(named).collect())
+}
+
+impl From<Matrix> for Several {
+    fn from(matrix: Matrix) -> Self {
+        let name = matrix.name.unwrap_or_else(|| format::short(&matrix.digest));
+        Self { digest: matrix.digest, name }
+    }
 }
 
 /// Address of the page of the matrix, job or plan with this name.

@@ -7,13 +7,14 @@ use crate::domain::{DeviceKind, Digest, JobState, Problem, Timestamp};
 
 /// A round time without trailing zeros: `50 µs`, `0.1 µs`.
 pub fn round_micros(us: f64) -> String {
-    let text = micros(us);
-    match text.split_once(' ') {
-        Some((figure, unit)) if figure.contains('.') => {
-            format!("{} {unit}", figure.trim_end_matches('0').trim_end_matches('.'))
-        }
-        _ => text,
-    }
+    let (value, unit) = match us {
+        us if us < 1e3 => (us, "µs"),
+        us if us < 1e6 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    // As many digits as the tick needs: a label that rounds would be at another place than it says.
+    let text = format!("{value:.6}");
+    format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// `cuSPARSE 12.6.3's csr_alg2`; the algorithm is omitted if it is named like the library. The host's library runs on one
@@ -111,6 +112,7 @@ mod tests {
 
     #[test]
     fn round_times_are_short() {
+        assert_eq!([1005.0, 12.25, 0.0].map(round_micros), ["1.005 ms", "12.25 µs", "0 µs"]);
         let round = [50.0, 0.1, 2000.0, 100.0].map(round_micros);
         assert_eq!(round, ["50 µs", "0.1 µs", "2 ms", "100 µs"]);
     }

@@ -17,7 +17,9 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use filters::{Asked, Filters};
 pub use form::like;
-use form::{Choice, FormField, Input, Known, devices, known_matrices, problem_fields};
+use form::{
+    Choice, FormField, Input, Known, devices, kind_of_auto, known_matrices, limits, problem_fields,
+};
 use rows::Row;
 pub use rows::training_stage;
 
@@ -30,6 +32,10 @@ struct Page {
     operations: Vec<&'static Operation>,
     fields: Vec<FormField>,
     devices: Vec<Choice>,
+    /// The kind of the device that `auto` means.
+    auto: &'static str,
+    /// What of the fields' values cannot be tuned everywhere, as JSON.
+    limits: String,
     matrices: Vec<Known>,
 }
 
@@ -74,6 +80,8 @@ pub async fn show(OnBehalf(app): OnBehalf, uri: Uri) -> Result<Response, Problem
         operations: Op::ALL.map(Op::descriptor).to_vec(),
         fields: problem_fields(),
         devices: devices(&app, filters.device.as_ref()).await?,
+        auto: kind_of_auto(&app).await,
+        limits: limits(),
         matrices: known_matrices(&app).await?,
         filters,
     };

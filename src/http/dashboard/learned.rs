@@ -2,6 +2,7 @@
 
 use super::format::{correlation, count, percent};
 use super::moment::Moment;
+use super::pictures::history::{self, History};
 use crate::domain::learned::{Activation, AtK, Importance, Learner, RankerScore, Scope};
 use crate::domain::{LearnedModel, Training};
 use crate::http::behalf::Served;
@@ -28,6 +29,8 @@ pub struct Part {
     /// Evaluation and features of the active model, or of the newest if none is active.
     pub shown: Option<Shown>,
     pub changes: Vec<Change>,
+    /// How well its versions chose, over time.
+    pub history: Option<History>,
 }
 
 pub struct Live {
@@ -41,6 +44,7 @@ pub struct Live {
 pub struct Version {
     pub id: String,
     pub kind: &'static str,
+    pub words: &'static str,
     pub active: bool,
     pub trials: String,
     pub patterns: String,
@@ -60,6 +64,8 @@ pub struct Shown {
 
 pub struct Choice {
     pub name: String,
+    /// What it is, in words.
+    pub words: &'static str,
     pub first: Bar,
     pub tenth: Bar,
     pub within: String,
@@ -110,6 +116,7 @@ impl From<&ModelStanding> for Version {
             ranked: ranked.unwrap_or_else(|| "–".to_owned()),
             id: model.id.to_string(),
             kind: model.learner.name(),
+            words: in_words(model.learner.name()),
             active: *active,
             trials: count(model.data.trials),
             patterns: count(model.data.matrices),
@@ -135,6 +142,23 @@ impl From<&LearnedModel> for Shown {
     }
 }
 
+/// What ranks under this name, for who does not know the learners.
+pub fn in_words(name: &str) -> &'static str {
+    match name {
+        "analytic" => "analytic model",
+        "random" => "random choice",
+        "analytic_corrected" => "analytic model, corrected while it searches",
+        "borrowed" => "model of a near class of devices",
+        "lambdamart" => "boosted trees",
+        "lambdamart_continued" => "boosted trees, continued from another class",
+        "mlp" => "neural network",
+        "mlp_regret" => "neural network, weighted by regret",
+        "mlp_graded" => "neural network, graded labels",
+        "mlp_ten" => "neural network on ten features",
+        _ => "",
+    }
+}
+
 /// Remarks on the learners among the rankings.
 fn remarks(rankers: &[RankerScore]) -> Vec<&'static str> {
     let judged = |learner: &Learner| rankers.iter().any(|ranker| ranker.name == learner.name());
@@ -146,6 +170,7 @@ impl From<&RankerScore> for Choice {
         let none = AtK { k: 0, share: 0.0, within_85: 0.0 };
         let at = |k| ranker.at.iter().find(|at| at.k == k).copied().unwrap_or(none);
         Self {
+            words: in_words(&ranker.name),
             name: ranker.name.clone(),
             first: Bar::of(at(1).share, 1.0),
             tenth: Bar::of(at(10).share, 1.0),
@@ -163,6 +188,20 @@ impl From<Activation> for Change {
             at: Moment::of(change.at),
         }
     }
+}
+
+/// What the versions reached on held-out matrices, oldest first; `None` if there is but one.
+fn history_of(own: &[&ModelStanding]) -> Option<History> {
+    let shares = |standing: &&ModelStanding| {
+        let model = &standing.model;
+        let ranker = model.quality.rankers.iter().find(|one| one.name == model.learner.name())?;
+        let at = |k| ranker.at.iter().find(|at| at.k == k).map(|at| at.share);
+        Some((model.created_at.0, [at(1)?, at(10)?]))
+    };
+    let mut all: Vec<(i64, [f64; 2])> = own.iter().filter_map(shares).collect();
+    all.sort_by_key(|(made, _)| *made);
+    let shares: Vec<[f64; 2]> = all.into_iter().map(|(_, shares)| shares).collect();
+    (shares.len() > 1).then(|| history::of(&shares)).flatten()
 }
 
 /// Every scope that has a model or a training in progress, in order.
@@ -188,6 +227,7 @@ pub async fn parts(app: &Served) -> Result<Vec<Part>, Problem> {
             versions: own.iter().take(VERSIONS).map(|m| Version::from(*m)).collect(),
             shown: shown.map(|standing| Shown::from(&standing.model)),
             changes: changes.into_iter().map(Change::from).collect(),
+            history: history_of(&own),
         });
     }
     Ok(parts)

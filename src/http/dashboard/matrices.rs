@@ -2,13 +2,14 @@
 
 use super::format;
 use super::shell::{Place, Shell, html};
-use crate::domain::Matrix;
+use crate::domain::{Digest, Matrix};
 use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
-use crate::http::page::PageQuery;
+use crate::http::page::page_request;
 use askama::Template;
 use axum::response::Response;
+use serde::Deserialize;
 
 #[derive(Template)]
 #[template(path = "matrices.html")]
@@ -19,7 +20,21 @@ struct Page {
     older: Option<String>,
     /// This is not the first page.
     further: bool,
+    /// The text that names were searched for.
+    sought: String,
 }
+
+/// Forms also send empty fields.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+    q: Option<String>,
+}
+
+/// Most characters that are looked for: no name is longer.
+const LONGEST: usize = 200;
 
 /// A matrix as one table row; other pages use it too.
 pub struct Row {
@@ -30,10 +45,20 @@ pub struct Row {
     pub nnz: String,
     pub mean: String,
     pub longest: String,
-    pub symmetric: bool,
     pub levels: Option<String>,
     pub age: String,
     pub created_at: String,
+    /// What tables sort by.
+    pub sizes: [u64; 3],
+    pub plans: u64,
+    pub speedup: Option<f64>,
+}
+
+impl Row {
+    /// `2.51×`, or nothing.
+    pub fn best(&self) -> String {
+        self.speedup.map(format::times).unwrap_or_default()
+    }
 }
 
 impl From<Matrix> for Row {
@@ -46,10 +71,12 @@ impl From<Matrix> for Row {
             nnz: format::count(matrix.nnz),
             mean: format::digits(features.row_nnz.mean),
             longest: format::count(features.row_nnz.max),
-            symmetric: matrix.symmetric,
             levels: features.lower.as_ref().map(|lower| format::count(lower.levels)),
             age: format::ago(matrix.created_at),
             created_at: matrix.created_at.to_rfc3339(),
+            sizes: [matrix.rows, matrix.nnz, features.row_nnz.max],
+            plans: 0,
+            speedup: None,
             name: matrix.name,
         }
     }
@@ -57,14 +84,30 @@ impl From<Matrix> for Row {
 
 pub async fn show(
     OnBehalf(app): OnBehalf,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
     let further = query.cursor.is_some();
-    let page = app.service.matrices(&query.request()?).await?;
+    let request = page_request(query.limit, query.cursor)?;
+    let sought: String = query.q.unwrap_or_default().trim().chars().take(LONGEST).collect();
+    let page = match sought.is_empty() {
+        true => app.service.matrices(&request).await?,
+        false => app.service.matrices_like(&sought, &request).await?,
+    };
+    let digests: Vec<Digest> = page.items.iter().map(|matrix| matrix.digest).collect();
+    let tallies = app.service.plan_tallies(&digests).await?;
+    let rows = page.items.into_iter().map(|matrix| {
+        let tally = tallies.get(&matrix.digest);
+        Row {
+            plans: tally.map_or(0, |tally| tally.plans),
+            speedup: tally.and_then(|tally| tally.speedup),
+            ..Row::from(matrix)
+        }
+    });
     html(&Page {
         shell: Shell::new(&app, Place::Matrices),
-        rows: page.items.into_iter().map(Row::from).collect(),
+        rows: rows.collect(),
         older: page.next,
         further,
+        sought,
     })
 }

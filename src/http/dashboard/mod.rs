@@ -21,6 +21,7 @@ mod matrices;
 mod matrix;
 mod models;
 mod moment;
+mod overview;
 mod pictures;
 mod plan;
 mod shell;
@@ -48,6 +49,7 @@ pub const PAGES: &[&str] = &[
     "/how",
     "/compare",
     "/devices",
+    "/overview",
     "/models",
     "/docs",
     "/find",
@@ -77,6 +79,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
         "/how" => get(how::show),
         "/compare" => get(compare::show),
         "/devices" => get(devices::show),
+        "/overview" => get(overview::show),
         "/models" => get(models::show),
         "/docs" => get(docs::show),
         "/find" => get(find::find),

@@ -2,6 +2,7 @@
 
 use super::tried::{by_time, parameters};
 use crate::domain::{Candidate, Job, Plan, Trial};
+use crate::explain::WHY_SLOWER;
 use crate::http::dashboard::format::{count, micros};
 
 /// The effect of the finals.
@@ -26,8 +27,12 @@ impl Finals {
         // Exactly equal if there were no finals.
         let timed_again = plan.median_us().zip(then).filter(|(now, then)| now != then);
         let timed_again = timed_again.map(|(now, then)| {
+            let slower = now > then;
             let (now, then) = (micros(now), micros(then));
-            format!("Timed again in turn with the other finalists: {now} ({then} in its trial).")
+            let why = if slower { format!(" {WHY_SLOWER}") } else { String::new() };
+            format!(
+                "Timed again in turn with the other finalists: {now} ({then} in its trial).{why}"
+            )
         });
         let fastest = timed.first().filter(|(trial, _)| trial.candidate != plan.candidate);
         Self {
@@ -40,8 +45,13 @@ impl Finals {
 fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
     let name = format!("{} {}", fastest.family, parameters(fastest));
     let again = plan.runner_up.as_ref().filter(|second| second.candidate == *fastest);
+    let held = plan.finals.iter().find(|one| one.candidate == *fastest);
     let mut text = format!("The fastest trial was {} of {}", micros(us), name.trim_end());
     match again {
+        None if held.is_some() => text.push_str(&format!(
+            "; timed again it took {}.",
+            micros(held.map_or(us, |one| one.median_us))
+        )),
         Some(second) => text.push_str(&format!(
             "; timed again it took {}, the runner-up.",
             micros(second.median_us)
@@ -100,8 +110,8 @@ mod tests {
         plan.runner_up =
             Some(RunnerUp { candidate, median_us: 70.0, ci95_us: None, clocks: Clocks::default() });
         let told = Finals::of(&plan, &trials);
-        let again = "Timed again in turn with the other finalists: 70.1 µs (63.5 µs in its trial).";
-        assert_eq!(told.timed_again.as_deref(), Some(again));
+        let again = "Timed again in turn with the other finalists: 70.1 µs (63.5 µs in its trial). In the finals";
+        assert!(told.timed_again.is_some_and(|told| told.starts_with(again)));
         let lost = "The fastest trial was 60.0 µs of lost lanes=8; timed again it took 70.0 µs, the runner-up. \
                     The difference is within the noise: of the tied, the simpler one wins.";
         assert_eq!(told.fastest_lost.as_deref(), Some(lost));

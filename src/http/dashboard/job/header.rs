@@ -1,7 +1,7 @@
 //! The header of a job's page: the request, its progress, and the best result so far.
 
 use super::tried::parameters;
-use crate::domain::job::Best;
+use crate::domain::job::{Best, share_done};
 use crate::domain::{Job, JobState, SearchStrategy, Stage, StoppedBy, Timestamp};
 use crate::http::dashboard::format;
 
@@ -15,10 +15,16 @@ pub struct Header {
     pub state: &'static str,
     pub tone: &'static str,
     pub stage: &'static str,
+    /// As the API names it.
+    pub stage_name: &'static str,
     pub live: bool,
     pub failed: bool,
     pub done: u32,
     pub total: u32,
+    /// The share of all its work that is done, in thousandths: loading, trials and finals.
+    pub share: u32,
+    /// When the stage began and how long it takes, for the page's script; `{began} {seconds}`.
+    pub outlook: Option<String>,
     pub error: Option<String>,
     /// How the job ended, in a sentence, if it has.
     pub ending: Option<String>,
@@ -60,10 +66,15 @@ impl Header {
             state: job.state.name(),
             tone: format::tone(job.state),
             stage: state_words(job.state).unwrap_or(stage_words(job.stage)),
+            stage_name: job.stage.name(),
             live: !job.state.is_final(),
             failed: job.state == JobState::Failed,
             done: job.progress.done,
             total: job.progress.total,
+            share: thousandths(job),
+            outlook: job
+                .outlook
+                .map(|outlook| format!("{} {}", outlook.began.to_rfc3339(), outlook.seconds)),
             error: job.error.clone(),
             ending: ending(job, tried),
             plan: job.plan.as_ref().map(ToString::to_string),
@@ -91,6 +102,24 @@ impl Header {
     pub const fn idle(&self) -> bool {
         !self.live && self.total == 0
     }
+}
+
+/// The share of a job's work that is done; a job that has ended has a full bar, unless it was stopped.
+pub fn thousandths(job: &Job) -> u32 {
+    let since = |at: Timestamp| (Timestamp::now().0 - at.0).max(0) as f64 / 1e3;
+    let Job { stage, progress, .. } = *job;
+    let share = match job.state {
+        JobState::Succeeded => 1.0,
+        JobState::Queued => 0.0,
+        JobState::Running => {
+            let in_stage = job.outlook.map(|outlook| since(outlook.began) / outlook.seconds);
+            let budget = job.request.search.seconds.zip(job.started_at);
+            let spent = budget.map(|(seconds, started)| since(started) / seconds);
+            share_done(stage, progress, in_stage.unwrap_or(0.0), spent.unwrap_or(0.0))
+        }
+        JobState::Failed | JobState::Cancelled => share_done(stage, progress, 0.0, 0.0),
+    };
+    (1e3 * share) as u32
 }
 
 fn against(best: &Best) -> Option<String> {
@@ -136,7 +165,9 @@ fn ending(job: &Job, tried: u64) -> Option<String> {
         JobState::Succeeded => Some(match job.stopped_by {
             Some(StoppedBy::Seconds) => "Its budget of seconds ended the search.".to_owned(),
             Some(StoppedBy::Trials) => "Its budget of trials ended the search.".to_owned(),
-            Some(StoppedBy::Cancelled) => "It was cancelled.".to_owned(),
+            Some(StoppedBy::Cancelled) => {
+                "It was ended early; the plan is the best until then.".to_owned()
+            }
             _ if job.request.search.strategy == SearchStrategy::Predicted => {
                 "The model chose; nothing was measured.".to_owned()
             }
@@ -159,7 +190,9 @@ fn search_words(job: &Job) -> String {
     let top_k = search.top_k.filter(|_| search.strategy == SearchStrategy::Ranked);
     let limits = [
         top_k.map(|k| format!("top {k}")),
-        search.seconds.map(|seconds| format!("at most {}", format::seconds(seconds))),
+        search
+            .seconds
+            .map(|seconds| format!("at most {}, loading included", format::seconds(seconds))),
         search.trials.map(|trials| format!("at most {trials} trials")),
         search.clock.map(|clock| format!("timed with {}", clock.how())),
     ];

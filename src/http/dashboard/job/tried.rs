@@ -66,13 +66,13 @@ fn row(trial: &Trial, us: f64, place: usize, vendor: Option<f64>) -> Option<Row>
         return None;
     };
     let absent = || "–".to_owned();
-    let [low, high] = timing.ci95_us;
+    let interval = timing.interval_us().map(|ends| ends.map(format::micros));
     Some(Row {
         place,
         family: trial.candidate.family.clone(),
         params: parameters(&trial.candidate),
         time: format::micros(us),
-        interval: format!("{} to {}", format::micros(low), format::micros(high)),
+        interval: interval.map_or_else(absent, |[low, high]| format!("{low} to {high}")),
         speedup: vendor.map_or_else(absent, |vendor| format::times(vendor / us)),
         predicted: trial.predicted_us.map_or_else(absent, format::micros),
         registers: resources.map_or_else(absent, |resources| resources.registers.to_string()),

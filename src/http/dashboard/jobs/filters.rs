@@ -1,10 +1,10 @@
 //! The filters of the list of jobs, as encoded in its address.
 
 use super::super::address::encoded;
-use crate::domain::{DeviceId, Digest, JobState, WorkKind};
+use crate::domain::{DeviceId, Digest, JobState, Op, WorkKind};
 use crate::http::behalf::Served;
 use crate::http::error::{Kind, Problem};
-use crate::service::JobFilter;
+use crate::service::{JobFilter, PageRequest, meant};
 use serde::Deserialize;
 
 /// The query of a submitted form: fields left alone are present but empty.
@@ -14,6 +14,7 @@ pub struct Asked {
     kind: String,
     state: String,
     device: String,
+    op: String,
     matrix: String,
     cursor: String,
 }
@@ -23,14 +24,15 @@ pub struct Filters {
     pub kind: Option<WorkKind>,
     pub state: Option<JobState>,
     pub device: Option<DeviceId>,
+    pub op: Option<Op>,
     pub matrix: MatrixFilter,
     pub cursor: Option<String>,
 }
 
-/// A matrix filter: a digest or its first digits.
+/// A matrix filter: a name or a part of it, a digest or its first digits.
 #[derive(Debug, Default)]
 pub struct MatrixFilter {
-    /// As written, in lower case.
+    /// As written.
     pub text: String,
     /// The matrix, if exactly one matches.
     pub digest: Option<Digest>,
@@ -40,9 +42,10 @@ pub struct MatrixFilter {
     pub several: Vec<Meant>,
 }
 
-/// One of several matrices whose digests begin with the same digits.
+/// One of several matrices that a text may mean.
 #[derive(Debug)]
 pub struct Meant {
+    pub name: String,
     pub digest: String,
     /// The list filtered by this matrix, with the same other filters.
     pub address: String,
@@ -50,6 +53,9 @@ pub struct Meant {
 
 /// Maximum number of matches shown.
 const NAMED: u32 = 6;
+
+/// Most characters that are looked for: no name is longer.
+const LONGEST: usize = 200;
 
 /// A kind or state in a selection list.
 pub struct NamedChoice {
@@ -61,13 +67,19 @@ impl Asked {
     pub fn read(self) -> Result<Filters, Problem> {
         let kind = named("kind", &self.kind, &WorkKind::ALL, WorkKind::name)?;
         let state = named("state", &self.state, &JobState::ALL, JobState::name)?;
-        let text = self.matrix.trim().to_ascii_lowercase();
+        let op = named("op", &self.op, &Op::ALL, Op::name)?;
+        let mut text = self.matrix.trim().to_owned();
         // A complete digest needs no match: its matrix may have been deleted while its jobs still exist.
-        let matrix = MatrixFilter { digest: text.parse().ok(), text, ..MatrixFilter::default() };
+        let digest: Option<Digest> = text.to_ascii_lowercase().parse().ok();
+        if let Some(digest) = &digest {
+            text = digest.to_string();
+        }
+        let matrix = MatrixFilter { digest, text, ..MatrixFilter::default() };
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(Filters {
             kind,
             state,
+            op,
             matrix,
             device: given(self.device).map(DeviceId),
             cursor: given(self.cursor),
@@ -102,6 +114,7 @@ impl Filters {
             state: self.state,
             matrix: self.matrix.digest,
             device: self.device.clone(),
+            op: self.op,
         }
     }
 
@@ -110,6 +123,7 @@ impl Filters {
         self.kind.is_some()
             || self.state.is_some()
             || self.device.is_some()
+            || self.op.is_some()
             || !self.matrix.text.is_empty()
     }
 
@@ -119,38 +133,43 @@ impl Filters {
         WorkKind::ALL.into_iter().map(choice).collect()
     }
 
+    pub fn ops(&self) -> Vec<NamedChoice> {
+        let choice = |op: Op| NamedChoice { name: op.name(), chosen: self.op == Some(op) };
+        Op::ALL.into_iter().map(choice).collect()
+    }
+
     pub fn states(&self) -> Vec<NamedChoice> {
         let choice =
             |state: JobState| NamedChoice { name: state.name(), chosen: self.state == Some(state) };
         JobState::ALL.into_iter().map(choice).collect()
     }
 
-    /// Finds the matrix for the first digits of a digest.
+    /// Finds the matrix for a name or the first digits of a digest.
     pub async fn find_matrix(&mut self, app: &Served) -> Result<(), Problem> {
         let text = self.matrix.text.clone();
         if text.is_empty() || self.matrix.digest.is_some() {
             return Ok(());
         }
-        if text.len() > 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            let trouble = "A digest has up to 64 digits, 0 to 9 and a to f.";
+        let found = match text.chars().count() > LONGEST {
+            true => Vec::new(),
+            false => app.service.matrices_like(&text, &PageRequest::first(NAMED + 1)).await?.items,
+        };
+        if let Some(one) = meant(&found, &text) {
+            self.matrix.digest = Some(one.digest);
+            return Ok(());
+        }
+        if found.is_empty() {
+            let trouble = "No matrix here has a name with this in it, or a digest that starts so.";
             self.matrix.trouble = Some(trouble.to_owned());
             return Ok(());
         }
-        match app.service.matrices_starting(&text, NAMED + 1).await?.as_slice() {
-            [] => {
-                self.matrix.trouble = Some("No matrix here has a digest that starts so.".to_owned())
-            }
-            [one] => self.matrix.digest = Some(*one),
-            many => {
-                self.matrix.trouble =
-                    Some("Several matrices have digests that start so:".to_owned());
-                let meant = |digest: &Digest| Meant {
-                    digest: digest.to_string(),
-                    address: self.with_matrix("/jobs", &digest.to_string(), None),
-                };
-                self.matrix.several = many.iter().take(NAMED as usize).map(meant).collect();
-            }
-        }
+        self.matrix.trouble = Some("Several matrices match:".to_owned());
+        let several = found.iter().take(NAMED as usize).map(|matrix| Meant {
+            name: matrix.name.clone().unwrap_or_default(),
+            digest: matrix.digest.to_string(),
+            address: self.with_matrix("/jobs", &matrix.digest.to_string(), None),
+        });
+        self.matrix.several = several.collect();
         Ok(())
     }
 
@@ -164,6 +183,7 @@ impl Filters {
             ("kind", self.kind.map(|kind| kind.name().to_owned())),
             ("state", self.state.map(|state| state.name().to_owned())),
             ("device", self.device.as_ref().map(DeviceId::to_string)),
+            ("op", self.op.map(|op| op.name().to_owned())),
             ("matrix", Some(matrix.to_owned()).filter(|text| !text.is_empty())),
             ("cursor", cursor.map(str::to_owned)),
         ];
@@ -196,11 +216,13 @@ mod tests {
             state: "failed".to_owned(),
             device: "cuda:0".to_owned(),
             matrix: format!(" {digest} "),
-            cursor: String::new(),
+            op: "sptrsv".to_owned(),
+            ..Asked::default()
         };
         let filters = asked.read().unwrap();
         let lower = digest.to_lowercase();
-        let address = format!("/jobs?kind=tune&state=failed&device=cuda%3A0&matrix={lower}");
+        let address =
+            format!("/jobs?kind=tune&state=failed&device=cuda%3A0&op=sptrsv&matrix={lower}");
         assert_eq!(filters.address("/jobs", None), address);
     }
 

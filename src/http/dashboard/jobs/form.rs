@@ -3,11 +3,12 @@
 
 use super::super::address::encoded;
 use super::super::format;
-use crate::domain::catalog::operation::{self, Field, Kind, Value, fields, owners};
-use crate::domain::{DeviceId, Op, Plan};
+use crate::domain::catalog::operation::{self, Field, Kind, Tuned, Value, fields, owners};
+use crate::domain::{DeviceId, DeviceKind, Op, Plan};
 use crate::http::behalf::Served;
 use crate::http::error::Problem;
 use crate::service::PageRequest;
+use serde_json::json;
 use std::collections::HashSet;
 
 /// Maximum number of matrices offered by name; others are selected by digest.
@@ -20,6 +21,8 @@ pub struct Choice {
     pub target: String,
     /// Whether no other of the same id comes before it.
     pub first: bool,
+    /// `cpu` or `cuda`, which decides what can be chosen with it; empty if it is not known.
+    pub kind: &'static str,
     /// Description beside its id.
     pub about: String,
     /// Whether the filter selects it.
@@ -94,6 +97,44 @@ fn form_field(field: &'static Field) -> FormField {
     }
 }
 
+const fn kind(of: Option<DeviceKind>) -> &'static str {
+    match of {
+        Some(DeviceKind::Cpu) => "cpu",
+        Some(DeviceKind::Cuda) => "cuda",
+        None => "",
+    }
+}
+
+/// The kind of the device that `auto` means; empty if there is none.
+pub async fn kind_of_auto(app: &Served) -> &'static str {
+    kind(app.service.device_class("auto").await.ok().and_then(|class| class.kind()))
+}
+
+/// What cannot be tuned everywhere, for the form's script: which value of a field of an operation, where it can be, and why not
+/// elsewhere.
+pub fn limits() -> String {
+    let limits = Op::ALL.into_iter().flat_map(|op| {
+        op.descriptor().limits.iter().map(move |limit| {
+            let mut told = json!({
+                "op": op.name(),
+                "field": limit.field,
+                "value": limit.value.to_string(),
+                "why": limit.why,
+            });
+            match limit.only {
+                Tuned::On(device) => told["on"] = json!(kind(Some(device))),
+                Tuned::With(field, values) => {
+                    let values: Vec<String> = values.iter().map(Value::to_string).collect();
+                    told["with"] = json!({ "field": field, "values": values });
+                }
+                Tuned::Nowhere => {}
+            }
+            told
+        })
+    });
+    serde_json::Value::Array(limits.collect()).to_string()
+}
+
 /// All devices without repetition, whatever number of workers serve one, usable ones first; also the selected one if it is no longer known.
 pub async fn devices(app: &Served, chosen: Option<&DeviceId>) -> Result<Vec<Choice>, Problem> {
     let mut found = app.service.devices().await?;
@@ -109,6 +150,7 @@ pub async fn devices(app: &Served, chosen: Option<&DeviceId>) -> Result<Vec<Choi
         if number > 1 && classes.insert(class.clone()) {
             choices.push(Choice {
                 id: "any".to_owned(),
+                kind: kind(class.kind()),
                 target: class.0,
                 first: false,
                 chosen: false,
@@ -125,6 +167,7 @@ pub async fn devices(app: &Served, chosen: Option<&DeviceId>) -> Result<Vec<Choi
         choices.push(Choice {
             target: if alone { id.clone() } else { status.key.0.clone() },
             first: choices.iter().all(|choice| choice.id != id),
+            kind: kind(Some(status.device.kind)),
             chosen: chosen == Some(&status.device.id),
             about: format!("{}{host}{offline}", status.device.name),
             id,
@@ -133,7 +176,8 @@ pub async fn devices(app: &Served, chosen: Option<&DeviceId>) -> Result<Vec<Choi
     if let Some(chosen) = chosen.filter(|id| choices.iter().all(|choice| choice.id != id.0)) {
         let about = "no longer known".to_owned();
         let id = chosen.to_string();
-        choices.push(Choice { target: id.clone(), first: true, id, about, chosen: true });
+        let target = id.clone();
+        choices.push(Choice { target, first: true, id, kind: "", about, chosen: true });
     }
     Ok(choices)
 }

@@ -2,6 +2,7 @@
 
 use super::super::format;
 use super::super::moment::Moment;
+use crate::domain::job::share_done;
 use crate::domain::training::TrainingStage;
 use crate::domain::{Digest, Job, JobState, Stage, StoppedBy, Timestamp, Training, Work};
 use std::collections::HashMap;
@@ -26,20 +27,27 @@ pub struct Row {
     pub duration: Duration,
     pub plan: Option<String>,
     pub cancellable: bool,
+    /// What the columns are sorted by: microseconds, a factor, seconds.
+    pub time_value: Option<f64>,
+    pub speedup_value: Option<f64>,
+    pub took_value: Option<f64>,
+}
+
+/// Seconds from the start to the end.
+fn took(started: Option<Timestamp>, finished: Option<Timestamp>) -> Option<f64> {
+    Some((finished?.0 - started?.0).max(0) as f64 / 1e3)
 }
 
 /// The progress.
 pub enum Standing {
     Under {
-        stage: &'static str,
+        /// What is done, in words: `measuring, 3 of 17 trials`.
+        text: String,
         done: u32,
         total: u32,
     },
     /// A longer description in words.
-    Said {
-        text: String,
-        more: String,
-    },
+    Said { text: String, more: String },
 }
 
 /// The duration, or the start time if it is running.
@@ -64,7 +72,7 @@ impl Row {
             tone: format::tone(training.state),
             matrix: None,
             name: String::new(),
-            problem: format!("Training for {}", scope.op),
+            problem: format!("Training of models for {}", scope.op.descriptor().title),
             device: scope.device_class.to_string(),
             standing: standing_of_training(&training),
             speedup: None,
@@ -74,6 +82,9 @@ impl Row {
             duration: duration(training.started_at, training.finished_at),
             plan: None,
             cancellable: !training.state.is_final(),
+            time_value: None,
+            speedup_value: None,
+            took_value: took(training.started_at, training.finished_at),
             id: training.id.to_string(),
         }
     }
@@ -98,6 +109,9 @@ impl Row {
             duration: duration(job.started_at, job.finished_at),
             plan: job.plan.map(|plan| plan.to_string()),
             cancellable: !job.state.is_final(),
+            time_value: job.best.as_ref().map(|best| best.median_us),
+            speedup_value: ours.and_then(|best| best.speedup),
+            took_value: took(job.started_at, job.finished_at),
             id: job.id.to_string(),
         }
     }
@@ -107,10 +121,15 @@ fn standing(job: &Job) -> Standing {
     let (done, total) = (job.progress.done, job.progress.total);
     let trials = if done == 1 { "trial" } else { "trials" };
     match job.state {
-        JobState::Running if total > 0 => {
-            Standing::Under { stage: stage(job.stage), done: done.min(total), total }
-        }
-        JobState::Running => said(stage(job.stage)),
+        // Trials alone move the bar here, so that an unchanged list has the same bytes.
+        JobState::Running => Standing::Under {
+            text: match total {
+                0 => stage(job.stage).to_owned(),
+                _ => format!("{}, {} of {total} trials", stage(job.stage), done.min(total)),
+            },
+            done: (1e3 * share_done(job.stage, job.progress, 0.0, 0.0)) as u32,
+            total: 1000,
+        },
         JobState::Queued => said("waiting"),
         JobState::Failed => said(job.error.as_deref().unwrap_or("no reason is recorded")),
         JobState::Cancelled if done == 0 => said("before the first trial"),
@@ -125,7 +144,11 @@ fn standing(job: &Job) -> Standing {
 fn standing_of_training(training: &Training) -> Standing {
     match training.state {
         JobState::Running => Standing::Under {
-            stage: training_stage(training.stage),
+            text: format!(
+                "{}, {:.0} %",
+                training_stage(training.stage),
+                (100.0 * training.progress.clamp(0.0, 1.0)).floor()
+            ),
             done: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,
             total: 100,
         },
@@ -208,6 +231,7 @@ mod tests {
             progress: Progress { done: 70, total: 56 },
             best: None,
             plan: None,
+            outlook: None,
             follow_up: None,
             priority: 0,
             stopped_by: None,
@@ -223,7 +247,8 @@ mod tests {
     #[test]
     fn a_running_job_has_a_bar_that_is_never_over_full() {
         let row = Row::of(job(JobState::Running).into(), &HashMap::new());
-        assert!(matches!(row.standing, Standing::Under { done: 56, total: 56, .. }));
+        let Standing::Under { text, done, total } = &row.standing else { panic!() };
+        assert_eq!((text.as_str(), *done, *total), ("measuring, 56 of 56 trials", 900, 1000));
         assert!(matches!(row.duration, Duration::Since(_)) && row.cancellable);
         assert_eq!(
             (row.name.as_str(), row.created.text.as_str()),

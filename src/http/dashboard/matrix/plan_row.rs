@@ -39,8 +39,11 @@ pub struct PlanRow {
 impl PlanRow {
     pub fn of(plan: &Plan, matrix: &crate::domain::Digest) -> Self {
         let interval = |measured: &Measured| {
-            let [low, high] = measured.ci95_us.map(format::micros);
-            format!("{low} to {high}, {} samples, {}", measured.samples, measured.clock)
+            let within = measured.interval_us().map(|ends| ends.map(format::micros));
+            let within =
+                within.map_or_else(String::new, |[low, high]| format!("{low} to {high}, "));
+            let counted = if measured.samples == 1 { "sample" } else { "samples" };
+            format!("{within}{} {counted}, {}", measured.samples, measured.clock)
         };
         let predicted = plan.predicted.as_ref().map(|predicted| predicted.median_us);
         let time = plan.median_us().or(predicted);

@@ -1,4 +1,4 @@
-//! Bar charts with two axes, shared by histograms and profiles.
+//! Charts of counts on a logarithmic axis, as dots, shared by histograms and profiles.
 
 use crate::charts::{Label, Scale, Tick};
 use crate::http::dashboard::format;
@@ -9,7 +9,7 @@ pub const LEFT: f64 = 58.0;
 pub const RIGHT: f64 = 548.0;
 pub const TOP: f64 = 14.0;
 
-/// One bar. The soft part is drawn behind the full one and shows a second figure.
+/// One column of the chart, drawn as a dot. The soft dot shows a second figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
     pub x: f64,
@@ -19,6 +19,18 @@ pub struct Bar {
     /// Upper end of the soft part, at or above that of the full part.
     pub soft_y: f64,
     pub title: String,
+}
+
+impl Bar {
+    /// Where its dot stands.
+    pub fn middle(&self) -> f64 {
+        self.x + self.width / 2.0
+    }
+
+    /// Of its dot, which touches those beside it at most.
+    pub fn radius(&self) -> f64 {
+        (self.width / 2.0).clamp(1.2, 4.5)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Template)]

@@ -8,5 +8,6 @@ pub mod comparison;
 pub mod funnel;
 pub mod heat_map;
 pub mod histogram;
+pub mod history;
 pub mod level_widths;
 pub mod roofline;

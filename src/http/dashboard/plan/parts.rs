@@ -58,11 +58,13 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
     let reach = bound::reach(&plan.limit);
     let time = match (&plan.measured, &plan.predicted) {
         (Some(m), _) => {
-            let [low, high] = m.ci95_us.map(micros);
+            let within = m.interval_us().map(|ends| ends.map(micros));
+            let within = within
+                .map_or_else(String::new, |[low, high]| format!("95 % between {low} and {high}, "));
             let by = by_other(plan, |us, _| Some(micros(us)));
             let how = m.clock.how();
-            let samples =
-                format!("{how}; 95 % between {low} and {high}, {} samples{by}", m.samples);
+            let counted = if m.samples == 1 { "sample" } else { "samples" };
+            let samples = format!("{how}; {within}{} {counted}{by}", m.samples);
             fact("Time per call (median)", micros(m.median_us), samples)
         }
         (None, Some(predicted)) => fact(
