@@ -47,6 +47,15 @@ def test_what_is_installed_belongs_to_root_and_is_where_it_should(package):
         assert run("sh", "-n", unpacked / "DEBIAN" / script).returncode == 0
 
 
+def test_shells_and_man_know_the_program(package):
+    _, unpacked = package
+    share = unpacked / "usr/share"
+    assert {"sparsetune.1.gz", "sparsetune-tune.1.gz"} <= {page.name for page in (share / "man/man1").iterdir()}
+    assert run("bash", "-n", share / "bash-completion/completions/sparsetune").returncode == 0
+    for place in ("bash-completion/completions/sparsetune", "zsh/vendor-completions/_sparsetune", "fish/vendor_completions.d/sparsetune.fish"):
+        assert "quickstart" in (share / place).read_text()
+
+
 def test_the_unit_starts_what_is_installed(package, program):
     _, unpacked = package
     unit = configparser.ConfigParser(strict=False, interpolation=None)
