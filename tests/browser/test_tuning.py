@@ -42,7 +42,9 @@ def test_a_chosen_file_becomes_a_plan(visit, api, delaunay):
     told = api.job(job)
     expect(page.locator("#best")).to_contain_text("×")
     expect(page.locator("#best")).to_contain_text(told["best"]["candidate"]["family"])
-    expect(page.locator("#progress")).to_have_js_property("value", told["progress"]["done"])
+    # The bar is of all work, and full at the end.
+    expect(page.locator("#progress")).to_have_js_property("value", 1000)
+    expect(page.locator("#count")).to_have_text(f"{told['progress']['done']} of {told['progress']['total']} trials")
     expect(page.locator("#best-chart canvas")).to_be_visible()
     expect(page.locator("#trials-chart canvas")).to_be_visible()
     expect(page.locator("#funnel svg").first).to_be_visible()
