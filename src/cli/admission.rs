@@ -9,21 +9,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who is admitted; fails if nobody would have to show a token on an address that others can reach.
-pub async fn of(config: &Config, service: &Service) -> anyhow::Result<Access> {
+/// Who is admitted at an address, which a setting names; fails if nobody would have to show a token where others can reach it.
+pub async fn of(
+    config: &Config,
+    service: &Service,
+    (setting, listen): (&str, SocketAddr),
+) -> anyhow::Result<Access> {
     let server = &config.server;
     // Invalid tokens were refused with the configuration.
     let hashes = server.tokens.iter().filter_map(|token| token.hash());
     let hashes = hashes.map(|hash| *hash.as_bytes());
     service.open_ring(hashes, &server.namespace, server.insecure).await?;
-    let key = session_key::of(&config.data.dir)?;
+    let key = session_key::of_config(config)?;
     let tokens = Tokens::new(Arc::clone(service.ring()), &key);
     let tokens = tokens.lasting(Duration::from_secs_f64(server.session_s));
-    let own = server.listen.ip().is_loopback();
+    let own = listen.ip().is_loopback();
     ensure!(
         own || tokens.required() || server.insecure,
-        "server.listen: {} is reachable from other machines: make a token (`sparsetune token create --data {}`), or pass --insecure",
-        server.listen,
+        "{setting}: {listen} is reachable from other machines: make a token (`sparsetune token create --data {}`), or pass --insecure",
         config.data.dir.display()
     );
     if !server.tokens.is_empty() {
@@ -40,7 +43,7 @@ pub async fn of(config: &Config, service: &Service) -> anyhow::Result<Access> {
         );
     }
     if !own && !tokens.required() {
-        tracing::warn!("{}", open_to_all(server.listen));
+        tracing::warn!("{}", open_to_all(listen));
     }
     let without = if own { Without::Loopback } else { Without::Everybody };
     let attempts = Attempts::new(server.wrong_tokens_per_min);

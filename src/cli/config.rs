@@ -51,6 +51,8 @@ pub struct Server {
     pub namespace: Namespace,
     pub insecure: bool,
     pub session_s: f64,
+    /// With the key of sessions or without: then it is a file of the data folder.
+    pub session_key: Secret,
     pub wrong_tokens_per_min: u32,
     pub max_upload_bytes: usize,
     pub max_matrix_bytes: u64,
@@ -195,6 +197,7 @@ pub struct Lookup {
 #[serde(deny_unknown_fields)]
 pub struct Worker {
     name: String,
+    listen: String,
     pub lease_ms: i64,
     pub poll_ms: u64,
     pub max_attempts: u32,
@@ -303,6 +306,11 @@ impl Worker {
             return self.name.clone();
         }
         crate::environment::host()
+    }
+
+    /// Where a process that only works answers for itself, if it does. What cannot be read was refused with the configuration.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        self.listen.parse().ok()
     }
 }
 

@@ -132,11 +132,9 @@ where
     for found in exposed::of(config) {
         tracing::warn!("{}", exposed::told(&found));
     }
-    let access = admission::of(config, &service).await?;
-    let server = Server::bind(config.server.listen)
-        .await
-        .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
-    let address = server.address()?;
+    let at = ("server.listen", config.server.listen);
+    let access = admission::of(config, &service, at).await?;
+    let (server, address) = bound(at).await?;
     let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied())?);
     // The metrics recorder is installed from here on.
     if let Err(error) = service.tell_models().await {
@@ -153,6 +151,24 @@ where
         tasks.spawn(worker);
     }
     Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks, _name: name })
+}
+
+/// A listener at the address that a setting names, and the address that it has.
+pub(super) async fn bound(
+    (setting, address): (&str, SocketAddr),
+) -> anyhow::Result<(Server, SocketAddr)> {
+    let server = Server::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} ({setting})"))?;
+    let address = server.address()?;
+    Ok((server, address))
+}
+
+/// To standard output, for scripts that use port 0. A closed standard output is no reason not to serve.
+pub(super) fn say_where(address: SocketAddr) {
+    if let Err(error) = say(format_args!("listening on http://{address}")) {
+        tracing::debug!(%error, "the address could not be printed");
+    }
 }
 
 /// The server's own grace period comes first, so the total is a little longer.
@@ -192,10 +208,7 @@ where
     let running = running?;
     // Not for `tune` and similar commands, which end before a training could.
     running.train();
-    // To standard output, for scripts that use port 0. A closed standard output is no reason not to serve.
-    if let Err(error) = say(format_args!("listening on http://{}", running.address)) {
-        tracing::debug!(%error, "the address could not be printed");
-    }
+    say_where(running.address);
     tracing::info!(address = %running.address, data = %config.data.dir.display(), "serving");
     running.finished().await;
     tracing::info!("stopped");
@@ -344,7 +357,7 @@ fn learning(config: &Config) -> LearningSettings {
     }
 }
 
-fn limits(config: &Config) -> Limits {
+pub(super) fn limits(config: &Config) -> Limits {
     let server = &config.server;
     let seconds = Duration::from_secs_f64;
     let connections = connections(server.max_connections);

@@ -1,6 +1,7 @@
-//! The secret from which browser sessions are derived: 32 random bytes in the data folder, so that sessions survive a
-//! restart.
+//! The secret from which browser sessions are derived: that of the configuration, which several servers have in common, or 32 random
+//! bytes in the data folder, so that sessions survive a restart.
 
+use super::config::Config;
 use crate::environment::random;
 use anyhow::{Context, bail};
 use std::io::{ErrorKind, Write};
@@ -8,8 +9,16 @@ use std::path::Path;
 
 pub const NAME: &str = "session.key";
 
+/// The key that the configuration names, or else the folder's.
+pub fn of_config(config: &Config) -> anyhow::Result<[u8; 32]> {
+    match config.server.session_key.0.as_str() {
+        "" => of(&config.data.dir),
+        text => Ok(blake3::derive_key("sparsetune browser sessions", text.as_bytes())),
+    }
+}
+
 /// The folder's key, created if there is none.
-pub fn of(folder: &Path) -> anyhow::Result<[u8; 32]> {
+fn of(folder: &Path) -> anyhow::Result<[u8; 32]> {
     let path = folder.join(NAME);
     let key = match std::fs::read(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

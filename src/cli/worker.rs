@@ -2,11 +2,16 @@
 //! process.
 
 use super::config::Config;
-use super::{assemble, logging, serve};
+use super::{admission, assemble, logging, serve};
+use crate::http::{App, CHECKS, Metrics};
+use crate::service::Service;
 use anyhow::Context;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toml::Value;
 
@@ -28,6 +33,9 @@ pub struct WorkerArgs {
     /// Device to work on: `auto`, `cpu`, `cuda:0`; may be given more than once
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<String>,
+    /// Address and port for /metrics, /healthz and /readyz of this worker, as `worker.listen`
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Name of this worker in the store [default: the host name and `-worker`]
     #[arg(long)]
     name: Option<String>,
@@ -45,6 +53,9 @@ impl WorkerArgs {
         }
         if let Some(blobs) = &self.blobs {
             flags.push(("data.blobs", blobs.as_str().into()));
+        }
+        if let Some(address) = self.listen {
+            flags.push(("worker.listen", address.to_string().into()));
         }
         if !self.devices.is_empty() {
             flags.push(("devices.use", self.devices.clone().into()));
@@ -72,6 +83,10 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     };
     let (service, _name) = service?;
     let tasks = TaskTracker::new();
+    // The first, so that everything is counted.
+    if let Some(address) = config.worker.listen() {
+        answer(&config, &service, address, (&shutdown, &tasks)).await?;
+    }
     tasks.spawn(service.clone().upkeep(shutdown.clone()));
     for worker in workers.loops(&service, &shutdown) {
         tasks.spawn(worker);
@@ -90,4 +105,23 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     export.finish().await;
     verdict?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Answers for this worker.
+async fn answer(
+    config: &Config,
+    service: &Service,
+    address: SocketAddr,
+    (shutdown, tasks): (&CancellationToken, &TaskTracker),
+) -> anyhow::Result<()> {
+    let at = ("worker.listen", address);
+    let access = admission::of(config, service, at).await?;
+    let (server, address) = serve::bound(at).await?;
+    let metrics = Arc::new(Metrics::new(CHECKS.iter().copied())?);
+    let limits = serve::limits(config);
+    let app = App::new(service.clone(), limits, access, metrics, shutdown.clone());
+    tasks.spawn(server.run_checks(app));
+    serve::say_where(address);
+    tracing::info!(%address, "answering for this worker");
+    Ok(())
 }

@@ -32,6 +32,10 @@ impl Whole {
         self.0.ready().await
     }
 
+    pub async fn ready_to_work(&self) -> Result<()> {
+        self.0.ready_to_work().await
+    }
+
     /// Free bytes of each folder, and the fewest that are to be.
     pub async fn disk_free(&self) -> Result<(Vec<(&'static str, u64)>, u64)> {
         Ok((self.0.disk_free().await?, self.0.settings().stored.least_free))

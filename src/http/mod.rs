@@ -49,7 +49,7 @@ pub use edge::REQUEST_ID;
 pub use guard::{Access, Without};
 pub use metrics::Metrics;
 pub use operations::OPENAPI;
-pub use routes::{PATHS, router};
+pub use routes::{CHECKS, PATHS, checks, router};
 pub use server::Server;
 pub use session::Tokens;
 

@@ -25,9 +25,25 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
     Ok(Json(Status { status: Health::Ready }))
 }
 
+/// [`readyz`] of a process that only works: one of its own devices is open.
+pub async fn readyz_of_worker(State(app): State<App>) -> Result<Json<Status>, Problem> {
+    app.whole.ready_to_work().await?;
+    Ok(Json(Status { status: Health::Ready }))
+}
+
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+    let ready = app.whole.ready().await.is_ok();
+    told(&app, ready).await
+}
+
+pub async fn metrics_of_worker(State(app): State<App>) -> Result<Response, Problem> {
+    let ready = app.whole.ready_to_work().await.is_ok();
+    told(&app, ready).await
+}
+
+async fn told(app: &App, ready: bool) -> Result<Response, Problem> {
     app.metrics.set_jobs(&app.whole.job_counts().await?);
-    app.metrics.set_ready(app.whole.ready().await.is_ok());
+    app.metrics.set_ready(ready);
     let (free, least) = app.whole.disk_free().await?;
     app.metrics.set_disk(&free, least);
     let form = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

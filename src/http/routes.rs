@@ -137,12 +137,21 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
     })
 }
 
+/// What a process answers that only works: whether it does, and what it counts.
+pub const CHECKS: &[&str] = &["/healthz", "/readyz", "/metrics"];
+
+/// [`CHECKS`] as a router.
+pub fn checks(app: App) -> Router {
+    let quick = |methods: MethodRouter<App>| methods.route_layer(answer_within(app.limits.answer));
+    let routed = Router::new()
+        .route("/healthz", quick(get(operations::healthz)))
+        .route("/readyz", quick(get(operations::readyz_of_worker)))
+        .route("/metrics", quick(get(operations::metrics_of_worker)));
+    finished(routed, app)
+}
+
 /// The complete service as a router.
 pub fn router(app: App) -> Router {
-    let around = ServiceBuilder::new()
-        .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone(), app.limits.pace))
-        .layer(GuardLayer(app.access.clone()))
-        .layer(from_fn_with_state(app.clone(), audit::record));
     let routed = PATHS.iter().fold(Router::new(), |router, path| match methods(path, &app) {
         Some(methods) => router.route(path, methods),
         None => router,
@@ -155,6 +164,15 @@ pub fn router(app: App) -> Router {
             Some(methods) => router.route(path, page(methods, &app)),
             None => router,
         });
+    finished(routed, app)
+}
+
+/// With what is around every route.
+fn finished(routed: Router<App>, app: App) -> Router {
+    let around = ServiceBuilder::new()
+        .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone(), app.limits.pace))
+        .layer(GuardLayer(app.access.clone()))
+        .layer(from_fn_with_state(app.clone(), audit::record));
     routed.fallback(no_route).method_not_allowed_fallback(no_method).layer(around).with_state(app)
 }
 

@@ -6,7 +6,7 @@
 use super::clients::Peer;
 use super::connections::{Connections, Place, RESERVE_HEADERS};
 use super::metrics::Open;
-use super::{App, Limits, router};
+use super::{App, Limits, checks, router};
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
@@ -49,6 +49,15 @@ impl Server {
 
     /// Serves until `app`'s shutdown begins, then lets running requests finish within the limit.
     pub async fn run(self, app: App) {
+        self.serve(router(app.clone()), app).await;
+    }
+
+    /// Likewise, what a process answers that only works.
+    pub async fn run_checks(self, app: App) {
+        self.serve(checks(app.clone()), app).await;
+    }
+
+    async fn serve(self, router: Router, app: App) {
         let (limits, shutdown, metrics) = (app.limits, app.shutdown.clone(), app.metrics.clone());
         let upkeep = shutdown.clone().run_until_cancelled_owned(async move {
             let mut tick = tokio::time::interval(METRICS_UPKEEP);
@@ -57,7 +66,8 @@ impl Server {
                 metrics.upkeep();
             }
         });
-        let connections = self.accept(router(app), &limits, &shutdown);
+        drop(app);
+        let connections = self.accept(router, &limits, &shutdown);
         let (connections, _) = tokio::join!(connections, upkeep);
         connections.close();
         if tokio::time::timeout(limits.shutdown, connections.wait()).await.is_err() {

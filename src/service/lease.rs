@@ -1,17 +1,18 @@
 //! The lease keeper of claimed work: renews the lease while the work is done, and signals when it must stop.
 
 use super::Service;
-use super::signals::JobSignal;
 use crate::store::{Fence, StoreError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-/// How often a worker checks whether its work was cancelled: a cancel must take effect within 2 s.
-const HEARTBEAT: Duration = Duration::from_millis(300);
+/// How often a worker looks whether its work was cancelled, or taken over: a cancel must take effect within 2 s.
+const LOOK: Duration = Duration::from_millis(300);
+/// A lease is renewed so many times before it would end. Looks are reads, and most jobs are shorter: a renewal writes.
+const RENEWALS: u32 = 5;
 
-/// At most this often.
+/// First pause before a busy store is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause before a busy store is asked again.
@@ -77,9 +78,7 @@ pub struct LeaseKeeper {
 impl LeaseKeeper {
     /// Holds the claim of the fence for the service's lease time after each renewal.
     pub fn start(service: &Service, fence: Fence, signals: LeaseSignals) -> Self {
-        // Wakes up when the work changes in this process, and a cancel changes it.
-        let changed = service.signals().job(&fence.job);
-        let keep = keep(service.clone(), fence, changed, signals);
+        let keep = keep(service.clone(), fence, signals);
         Self { task: tokio::spawn(keep.in_current_span()) }
     }
 }
@@ -90,19 +89,23 @@ impl Drop for LeaseKeeper {
     }
 }
 
-async fn keep(service: Service, fence: Fence, mut changed: JobSignal, signals: LeaseSignals) {
+async fn keep(service: Service, fence: Fence, signals: LeaseSignals) {
     let lease_ms = service.settings().lease_ms;
     let lease = Duration::from_millis(lease_ms.max(0) as u64);
     let mut renewed = Instant::now();
     loop {
-        changed.wait(HEARTBEAT.min(lease / 3)).await;
-        changed.arm();
-        // Each trial also changes the job, but not every change needs a write.
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(LOOK.min(lease / RENEWALS)).await;
         let asked = Instant::now();
-        match service.store().renew(&fence, lease_ms).await {
+        let due = renewed.elapsed() >= lease / RENEWALS;
+        let answer = match due {
+            true => service.store().renew(&fence, lease_ms).await,
+            false => service.store().held(&fence).await,
+        };
+        match answer {
             Ok(renewal) => {
-                renewed = asked;
+                if due {
+                    renewed = asked;
+                }
                 if renewal.cancel_requested {
                     signals.cancelled.cancel();
                     signals.stop.cancel();

@@ -18,16 +18,36 @@ impl Service {
     /// # Errors
     /// What is in the way, without paths of this host.
     pub async fn ready(&self) -> Result<()> {
-        let room = self.inner.room.clone();
-        tokio::task::spawn_blocking(move || room.check()).await??;
-        self.writable().await?;
-        if let Some(message) = self.still_opening() {
-            return Err(ServiceError::Unavailable { message });
-        }
+        self.can_store().await?;
         if self.any_online().await? {
             return Ok(());
         }
         Err(ServiceError::Unavailable { message: "no device is registered yet".to_owned() })
+    }
+
+    /// [`Self::ready`] of a process that only works: what others serve is of no use to it.
+    ///
+    /// # Errors
+    /// What is in the way, without paths of this host.
+    pub async fn ready_to_work(&self) -> Result<()> {
+        self.can_store().await?;
+        let devices = self.local_devices();
+        if devices.iter().any(|device| device.trouble.is_none()) {
+            return Ok(());
+        }
+        let trouble = devices.into_iter().find_map(|device| device.trouble);
+        let message = trouble.unwrap_or_else(|| "no device of this process is open".to_owned());
+        Err(ServiceError::Unavailable { message })
+    }
+
+    async fn can_store(&self) -> Result<()> {
+        let room = self.inner.room.clone();
+        tokio::task::spawn_blocking(move || room.check()).await??;
+        self.writable().await?;
+        match self.still_opening() {
+            Some(message) => Err(ServiceError::Unavailable { message }),
+            None => Ok(()),
+        }
     }
 
     /// Free bytes of the disk of each data folder (`store`, `blobs`), as far as it is known.

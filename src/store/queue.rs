@@ -79,7 +79,7 @@ impl Queue {
     }
 }
 
-/// The answer to a lease renewal.
+/// What there is to say of a claim that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
     pub cancel_requested: bool,
@@ -216,6 +216,8 @@ pub trait Jobs: Send + Sync {
         max_attempts: u32,
     ) -> Result<Option<Claim>>;
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal>;
+    /// The answer that [`Self::renew`] would give, without writing.
+    async fn held(&self, fence: &Fence) -> Result<Renewal>;
     /// Stores the current stage, progress and best result, and writes them as an event.
     async fn update(&self, fence: &Fence, work: &Work) -> Result<()>;
     /// Stores the end of the work and returns the work as it ended. A training that was asked to stop in the meantime ends

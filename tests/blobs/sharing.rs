@@ -73,7 +73,8 @@ fn taken(folder: &std::path::Path) -> u64 {
         .sum()
 }
 
-/// Upkeep of one process discards with no grace what others put all the time: what was put is there afterwards.
+/// Upkeep of one process discards with no grace what others put all the time, and that of another looks after the trash: what was put is
+/// there afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_put_while_others_sweep_is_not_lost() {
     let Some(world) = World::bucket().await else { return };
@@ -90,6 +91,16 @@ async fn what_is_put_while_others_sweep_is_not_lost() {
             moved
         })
     };
+    let emptier = {
+        let ((blobs, folder), stop) = (world.elsewhere().await, Arc::clone(&stop));
+        let named: Vec<Digest> = (0..4u32).map(|at| Digest::of(&at.to_le_bytes())).collect();
+        tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                blobs.empty_trash(named.clone(), Duration::from_secs(3600)).await.unwrap();
+            }
+            drop(folder);
+        })
+    };
     for round in 0..40u32 {
         let digest = Digest::of(&(round % 4).to_le_bytes());
         let (blobs, _folder) = world.elsewhere().await;
@@ -99,4 +110,5 @@ async fn what_is_put_while_others_sweep_is_not_lost() {
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     assert!(sweeper.await.unwrap() > 0);
+    emptier.await.unwrap();
 }

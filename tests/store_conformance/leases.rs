@@ -54,6 +54,7 @@ async fn assert_fenced(store: &dyn Store, fence: &Fence, job: &sparsetune::domai
     let finish = ended(job, JobState::Succeeded, Some(plan.clone()));
     for refused in [
         store.renew(fence, LEASE).await.map(|_| ()),
+        store.held(fence).await.map(drop),
         store.update(fence, &job.clone().into()).await,
         store.log(fence, &log).await,
         store.record_trials(fence, &trials).await,

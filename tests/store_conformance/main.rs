@@ -27,6 +27,7 @@ mod retaining;
 mod server;
 mod statements;
 mod throughput;
+mod tls;
 mod trainings;
 mod words;
 
@@ -52,8 +53,18 @@ impl Harness {
         Self::Sqlite { folder: tempfile::tempdir().unwrap() }
     }
 
+    /// Without a pooler, with plans as for large tables: statements that several processes of the server work on at once.
     async fn postgres(pooled: bool) -> Self {
-        Self::Postgres { database: postgres::shared().database().await, pooled }
+        let database = postgres::shared().database().await;
+        if !pooled {
+            for setting in
+                ["parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"]
+            {
+                let set = format!("ALTER DATABASE {database} SET {setting} = 0");
+                postgres::shared().execute("postgres", set).await;
+            }
+        }
+        Self::Postgres { database, pooled }
     }
 
     /// The file of a store that is in one.
@@ -233,7 +244,6 @@ conform! {
     retaining::what_is_kept_is_weighed,
     retaining::what_is_pinned_is_not_removed,
     retaining::what_is_removed_goes_with_all_that_is_its_own,
-    statements::every_statement_fits_the_schema,
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,
@@ -243,6 +253,7 @@ conform! {
 on!(
     files,
     crate::Harness::sqlite(),
+    statements::every_statement_fits_the_schema,
     leases::a_clock_set_back_strands_no_job,
     leases::a_lease_that_was_given_while_another_waited_is_not_taken,
     durability::a_new_file_is_opened_by_many_at_once,
@@ -261,6 +272,7 @@ on!(
 on!(
     servers,
     crate::Harness::postgres(false).await,
+    statements::every_statement_fits_the_schema,
     server::a_lease_far_ahead_strands_no_job,
     server::a_job_that_another_has_locked_is_passed_over,
     server::hints_reach_other_servers,

@@ -196,7 +196,6 @@ pub async fn every_statement_fits_the_schema(harness: &Harness) {
             }
             assert!(fault(&mut connection, "SELECT nothing FROM jobs").await.is_some());
         }
-        Harness::Postgres { pooled: true, .. } => {}
         Harness::Postgres { .. } => {
             let mut connection = PgConnection::connect(&harness.url().0).await.unwrap();
             for (file, statement) in statements.iter().filter(|(file, _)| !is_of(file, &OF_SQLITE))

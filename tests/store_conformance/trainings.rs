@@ -86,6 +86,7 @@ async fn assert_fenced(store: &dyn Store, fence: &Fence, training: &Training) {
     let end = succeeded(training);
     for refused in [
         store.renew(fence, LEASE).await.map(drop),
+        store.held(fence).await.map(drop),
         update(store, fence, training).await,
         finish(store, fence, &end, made.clone()).await.map(drop),
         store.release(fence).await,

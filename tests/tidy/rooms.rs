@@ -17,7 +17,7 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("evaluator", &["domain", "environment", "sparse", "ops", "engine", "fence"]),
     ("bundle", &["domain", "sparse", "ops", "engine"]),
     ("pool", &["domain", "environment"]),
-    ("store", &["domain"]),
+    ("store", &["domain", "environment"]),
     (
         "service",
         &["domain", "environment", "sparse", "learn", "search", "ops", "bundle", "store", "pool"],

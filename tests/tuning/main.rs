@@ -8,6 +8,7 @@ mod calls;
 #[path = "../fixture/claimed.rs"]
 mod claimed;
 mod clocks;
+mod cluster;
 #[path = "../fixture/device.rs"]
 mod device;
 mod drift;

@@ -32,8 +32,19 @@ impl Server {
 
     /// Likewise, with its log going somewhere.
     pub async fn start_heard(data: &Path, settings: &[(&str, &str)], log: Stdio) -> Self {
+        let words = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        Self::run(&words, settings, log, Client::new()).await
+    }
+
+    /// A process of the program that answers to this client, and is ready when this returns.
+    pub async fn run(
+        words: &[&str],
+        settings: &[(&str, &str)],
+        log: Stdio,
+        client: Client,
+    ) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sparsetune"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
+            .args(words)
             .env("SPARSETUNE_DEVICES__USE", r#"["cpu"]"#)
             // The shortest that the configuration takes.
             .env("SPARSETUNE_WORKER__LEASE_MS", "1000")
@@ -46,7 +57,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("listening on ").unwrap().to_owned();
-        let server = Self { child, url, client: Client::new() };
+        let server = Self { child, url, client };
         let started = Instant::now();
         while server.request(Method::GET, "/readyz").send().await.unwrap().status() != 200 {
             assert!(started.elapsed() < LONG, "it does not become ready");
@@ -67,6 +78,12 @@ impl Server {
         // SAFETY: a plain system call; the child has not been waited for, so the id is its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
         self.child.wait().unwrap()
+    }
+
+    /// The address of a path. For those who share this file.
+    #[allow(dead_code)]
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -6,6 +6,9 @@ use crate::store::StorePlace;
 use std::fmt;
 use tracing_subscriber::filter::Targets;
 
+/// Characters of a key of sessions.
+const SHORTEST_KEY: usize = 32;
+
 impl Config {
     /// Values of the right type that are not sensible.
     pub(super) fn mistakes(&self) -> Vec<String> {
@@ -42,6 +45,8 @@ impl Config {
         );
         found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");
         found.at_least_one("worker.poll_ms", worker.poll_ms);
+        let there = worker.listen.is_empty() || worker.listen().is_some();
+        found.unless(there, "worker.listen", "must be empty, or an address and a port");
         found.at_least_one("worker.max_attempts", u64::from(worker.max_attempts));
         found.unless(learning.threads <= 1024, "learning.threads", "must be at most 1024");
         found.seconds("learning.check_s", learning.check_s);
@@ -103,6 +108,12 @@ impl Config {
             );
         }
         found.seconds("server.session_s", server.session_s);
+        let key = server.session_key.0.len();
+        found.unless(
+            key == 0 || key >= SHORTEST_KEY,
+            "server.session_key",
+            format_args!("must be empty, or have at least {SHORTEST_KEY} characters"),
+        );
         found.at_least_one("server.max_upload_bytes", server.max_upload_bytes as u64);
         found.at_least_one("server.max_matrix_bytes", server.max_matrix_bytes);
         found.at_least_one("server.max_ratio", server.max_ratio);

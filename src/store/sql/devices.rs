@@ -149,13 +149,18 @@ impl Devices for SqlStore {
 
     async fn forget_devices(&self, owner: &str) -> Result<()> {
         let mut tx = self.begin().await?;
-        let gone =
-            db::query("DELETE FROM devices WHERE owner = $1").bind(owner).execute(&mut *tx).await?;
-        let revision = match gone.rows_affected() {
-            0 => None,
-            _ => Some(upkeep::revise(&mut tx).await?),
-        };
-        tx.commit(revision).await
+        let any: Option<i64> =
+            db::query_scalar("SELECT CAST(1 AS BIGINT) FROM devices WHERE owner = $1 LIMIT 1")
+                .bind(owner)
+                .fetch_optional(&mut *tx)
+                .await?;
+        if any.is_none() {
+            return Ok(());
+        }
+        // First, as heartbeats do: one that locks the device's row before it waits for the revision would meet this one.
+        let revision = upkeep::revise(&mut tx).await?;
+        db::query("DELETE FROM devices WHERE owner = $1").bind(owner).execute(&mut *tx).await?;
+        tx.commit([revision]).await
     }
 
     async fn devices(&self) -> Result<Vec<SeenDevice>> {

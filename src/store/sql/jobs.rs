@@ -140,6 +140,10 @@ impl Jobs for SqlStore {
         leases::renew(&self.apart(), fence, lease_ms).await
     }
 
+    async fn held(&self, fence: &Fence) -> Result<Renewal> {
+        leases::look(self, fence).await
+    }
+
     async fn update(&self, fence: &Fence, work: &Work) -> Result<()> {
         leases::update(self, fence, work).await
     }

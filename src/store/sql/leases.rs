@@ -1,8 +1,8 @@
 //! Leases: a claim is one statement, and every write of a worker is fenced by the owner and epoch of its claim.
 
-use super::SqlStore;
 use super::db::{self, Connection};
 use super::rows::{Columns, WorkRow, work_columns};
+use super::{Place, SqlStore};
 use super::{endings, models, plans, upkeep};
 use crate::domain::{JobState, PlanId, Timestamp, Training, Work};
 use crate::store::{
@@ -151,20 +151,44 @@ pub(super) async fn claim(
 }
 
 pub(super) async fn renew(store: &SqlStore, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
-    // With the lock, so that the lease is as long as it is said to be, however long the lock was waited for.
-    let mut tx = store.begin_beside().await?;
-    let cancel_requested: Option<bool> = db::query_scalar(
-        "UPDATE jobs SET lease_until = /*[*/$2/*|clock_ms()]*/ + $1, lease_ms = $1
-         WHERE id = $3 AND owner = $4 AND epoch = $5 AND state = 'running' RETURNING cancel_requested = 1",
+    let renewal = |now: Timestamp| {
+        db::query_scalar(
+            "UPDATE jobs SET lease_until = /*[*/$2/*|clock_ms()]*/ + $1, lease_ms = $1
+             WHERE id = $3 AND owner = $4 AND epoch = $5 AND state = 'running' RETURNING cancel_requested = 1",
+        )
+        .bind(lease_ms)
+        .bind(now.0)
+        .bind(&fence.job.0)
+        .bind(&fence.owner)
+        .bind(fence.epoch)
+    };
+    let cancel_requested = match &*store.place {
+        // One message there and back.
+        Place::Server(_) => renewal(store.now()).fetch_optional(&store.writer).await?,
+        Place::File(_) => {
+            // With the lock, so that the lease is as long as it is said to be, however long the lock was waited for.
+            let mut tx = store.begin_beside().await?;
+            let found = renewal(store.now()).fetch_optional(&mut *tx).await?;
+            tx.commit(None).await?;
+            found
+        }
+    };
+    answer(cancel_requested, fence)
+}
+
+pub(super) async fn look(store: &SqlStore, fence: &Fence) -> Result<Renewal> {
+    let cancel_requested = db::query_scalar(
+        "SELECT cancel_requested = 1 FROM jobs WHERE id = $1 AND owner = $2 AND epoch = $3 AND state = 'running'",
     )
-    .bind(lease_ms)
-    .bind(store.now().0)
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&store.readers)
     .await?;
-    tx.commit(None).await?;
+    answer(cancel_requested, fence)
+}
+
+fn answer(cancel_requested: Option<bool>, fence: &Fence) -> Result<Renewal> {
     cancel_requested
         .map(|cancel_requested| Renewal { cancel_requested })
         .ok_or_else(|| StoreError::Fenced(fence.job.clone()))

@@ -260,7 +260,7 @@ impl Webhooks for SqlStore {
         };
         let mut tx = self.begin().await?;
         db::query(
-            "UPDATE deliveries SET state = $2, next_at = coalesce($3, next_at), status = $4, error = $5,
+            "UPDATE deliveries SET state = $2, next_at = coalesce(/*[*/$3/*|clock_ms() + $3 - $6]*/, next_at), status = $4, error = $5,
                  ended_at = CASE $2 WHEN 'pending' THEN CAST(NULL AS BIGINT) ELSE $6 END
              WHERE id = $1 AND state = 'pending' AND (attempts = $7 OR $2 = 'delivered')",
         )
@@ -286,7 +286,7 @@ impl Webhooks for SqlStore {
             AttemptEnd::Again(..) | AttemptEnd::GivenUp(_) => {
                 db::query(
                     "UPDATE webhooks SET failures = failures + 1,
-                         paused_until = $2 + $3 * min(max(failures + 1 - $4, 0), $5)
+                         paused_until = /*[*/$2/*|clock_ms() + 0 * $2]*/ + $3 * min(max(failures + 1 - $4, 0), $5)
                      WHERE id = (SELECT hook FROM deliveries WHERE id = $1)",
                 )
                 .bind(&id.0)

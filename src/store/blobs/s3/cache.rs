@@ -6,6 +6,7 @@
 //! beginning, so that it counts.
 
 use crate::domain::Digest;
+use crate::environment::disk;
 use crate::store::private;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -26,8 +27,8 @@ const MARK: &str = "sparsetune-blob-cache";
 pub(super) struct Cache {
     root: PathBuf,
     most: u64,
-    /// Threads of this process make room one after the other.
-    clearing: Mutex<()>,
+    /// Threads of this process make room one after the other, and so do processes, by a lock of this file.
+    clearing: Mutex<File>,
 }
 
 /// A copy that stays as long as this is kept.
@@ -67,7 +68,8 @@ impl Cache {
         }
         private::file(&mark)?;
         private::folder(&root.join(STAGING))?;
-        Ok(Self { root: root.canonicalize()?, most, clearing: Mutex::default() })
+        let clearing = Mutex::new(File::open(&mark)?);
+        Ok(Self { root: root.canonicalize()?, most, clearing })
     }
 
     pub(super) const fn most(&self) -> u64 {
@@ -139,10 +141,28 @@ impl Cache {
     /// Makes a file of the folder of what is written the copy of a blob as well, if there is room for it.
     pub(super) fn keep(&self, staged: &Path, digest: &Digest) -> io::Result<()> {
         let bytes = std::fs::metadata(staged)?.len();
-        if self.make_room(bytes)? {
-            self.name(staged, digest)?;
-        }
-        Ok(())
+        self.alone(|| match self.make_room(bytes)? {
+            true => self.name(staged, digest),
+            false => Ok(()),
+        })
+    }
+
+    /// Makes a copy to be so long as it is going to be, with disk for all of it; false if those in use leave no room.
+    pub(super) fn reserve(&self, coming: &Coming, bytes: u64) -> io::Result<bool> {
+        self.alone(|| {
+            // What is left of an earlier attempt goes.
+            coming.file.set_len(0)?;
+            Ok(self.make_room(bytes)? && disk::reserve(&coming.file, bytes).map(|()| true)?)
+        })
+    }
+
+    /// What makes room and takes it is done by one at a time, of all processes that share the folder: each would have the same room.
+    fn alone<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let file = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
+        file.lock()?;
+        let done = work();
+        file.unlock()?;
+        done
     }
 
     fn name(&self, staged: &Path, digest: &Digest) -> io::Result<()> {
@@ -166,8 +186,7 @@ impl Cache {
     }
 
     /// Removes copies that nobody uses until so many bytes can be added; false if those in use take too much.
-    pub(super) fn make_room(&self, bytes: u64) -> io::Result<bool> {
-        let _alone = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn make_room(&self, bytes: u64) -> io::Result<bool> {
         let Some(room) = self.most.checked_sub(bytes) else { return Ok(false) };
         let mut copies = self.copies()?;
         let mut taken: u64 = copies.iter().map(|copy| copy.bytes).sum();
@@ -258,7 +277,7 @@ mod tests {
     fn kept(cache: &Cache, contents: &[u8], age_s: u64) -> Digest {
         let digest = Digest::of(contents);
         let Turn::Ours(coming) = cache.turn(&digest).unwrap() else { panic!("nobody else") };
-        assert!(cache.make_room(contents.len() as u64).unwrap());
+        assert!(cache.reserve(&coming, contents.len() as u64).unwrap());
         std::fs::write(&coming.path, contents).unwrap();
         drop(cache.publish(&coming, &digest).unwrap().unwrap());
         drop(coming);
@@ -313,12 +332,38 @@ mod tests {
         let digest = Digest::of(b"blob");
         let Turn::Ours(coming) = cache.turn(&digest).unwrap() else { panic!("nobody else") };
         assert!(matches!(cache.turn(&digest).unwrap(), Turn::Others));
-        coming.file.set_len(60).unwrap();
+        assert!(cache.reserve(&coming, 60).unwrap());
         assert!(!cache.make_room(50).unwrap(), "it counts while it is fetched");
         drop(coming);
         let Turn::Ours(coming) = cache.turn(&digest).unwrap() else { panic!("it was given up") };
         std::fs::write(&coming.path, "blob").unwrap();
         assert!(cache.publish(&coming, &digest).unwrap().is_some());
         assert!(cache.take(&digest).unwrap().is_some());
+    }
+
+    /// Threads and processes that look for room at the same moment each found the same room.
+    #[test]
+    fn many_who_fetch_at_once_stay_within_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let caches = [0, 1].map(|_| Cache::open(folder.path(), 100).unwrap());
+        let start = std::sync::Barrier::new(16);
+        let taken: Vec<bool> = std::thread::scope(|scope| {
+            let fetch = |at: usize| {
+                let (cache, start) = (&caches[at % 2], &start);
+                move || {
+                    let digest = Digest::of(&[at as u8]);
+                    let Turn::Ours(coming) = cache.turn(&digest).unwrap() else { panic!() };
+                    start.wait();
+                    let got = cache.reserve(&coming, 30).unwrap();
+                    // Held until all have asked.
+                    start.wait();
+                    got
+                }
+            };
+            let threads: Vec<_> = (0..16).map(|at| scope.spawn(fetch(at))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(taken.into_iter().filter(|got| *got).count(), 3);
+        assert_eq!(caches[0].taken(), 90);
     }
 }

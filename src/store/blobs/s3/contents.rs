@@ -253,10 +253,8 @@ impl S3Blobs {
             if inner.known.is_damaged(digest, &facts.version) {
                 return Err(BlobError::NotFound(*digest));
             }
-            self.room_for(facts.bytes).await?;
-            let (file, bytes) = (Arc::clone(&coming.file), facts.bytes);
-            // What is left of an earlier attempt goes.
-            self.with_files(move |_| file.set_len(0).and_then(|()| file.set_len(bytes))).await?;
+            let bytes = facts.bytes;
+            self.room_for(&coming, bytes).await?;
             let (key, file) = (inner.blob(digest), Arc::clone(&coming.file));
             match inner.bucket.read_to(&key, &facts, file).await {
                 Err(fault) if matches!(fault.kind, Kind::Changed | Kind::Missing) => continue,
@@ -293,8 +291,8 @@ impl S3Blobs {
         Err(replaced(digest).into())
     }
 
-    /// Waits until there is room for a copy.
-    async fn room_for(&self, bytes: u64) -> Result<()> {
+    /// Waits until there is room for a copy, and takes it.
+    async fn room_for(&self, coming: &Arc<Coming>, bytes: u64) -> Result<()> {
         let began = Instant::now();
         let most = self.0.cache.most();
         let lacks = |why: &str| {
@@ -306,13 +304,16 @@ impl S3Blobs {
         if bytes > most {
             return lacks("it is larger");
         }
-        while !self.with_files(move |inner| inner.cache.make_room(bytes)).await? {
+        loop {
+            let coming = Arc::clone(coming);
+            if self.with_files(move |inner| inner.cache.reserve(&coming, bytes)).await? {
+                return Ok(());
+            }
             if began.elapsed() > PATIENCE {
                 return lacks("others are in use");
             }
             tokio::time::sleep(AGAIN * 5).await;
         }
-        Ok(())
     }
 }
 

@@ -26,6 +26,19 @@ pub(super) enum Kind {
     Lasts,
 }
 
+impl Kind {
+    /// Its name, of those that an operator has to do with.
+    const fn counted(self) -> Option<&'static str> {
+        match self {
+            Self::Passes => Some("unavailable"),
+            Self::Refused => Some("refused"),
+            Self::Full => Some("full"),
+            Self::Lasts => Some("failed"),
+            Self::Missing | Self::Exists | Self::Conflict | Self::Changed => None,
+        }
+    }
+}
+
 /// A failed request to the store.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -104,6 +117,9 @@ impl Fault {
 
 impl From<Fault> for BlobError {
     fn from(fault: Fault) -> Self {
+        if let Some(kind) = fault.kind.counted() {
+            metrics::counter!("sparsetune_blob_faults_total", "kind" => kind).increment(1);
+        }
         let cause = |fault: Fault| -> Cause { Box::new(fault) };
         match fault.kind {
             Kind::Passes | Kind::Refused | Kind::Conflict | Kind::Changed => {

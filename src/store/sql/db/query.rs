@@ -168,7 +168,7 @@ macro_rules! run {
                 let arguments = arguments!(values.iter().cloned(), PgArguments);
                 let query = sqlx::$make::<Postgres, _, _>(text.clone(), arguments);
                 match on_server!(query, pool, $method) {
-                    // Of a server that was started again. What is asked of a pool and answered with rows reads.
+                    // Of a server that was started again. What is asked of a pool and answered with rows reads, or may be done twice.
                     Err(error) if is_spent(&error) => {
                         let arguments = arguments!(values, PgArguments);
                         on_server!(sqlx::$make::<Postgres, _, _>(text, arguments), pool, $method)
