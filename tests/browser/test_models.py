@@ -34,13 +34,16 @@ def test_learned_models_are_shown_activated_and_rolled_back(visit, learned):
     version = {name: part.locator("tr", has=page.locator(f"a[href='/v1/models/{name}']")) for name in (learned.first, learned.second)}
     in_use, other = version[learned.second], version[learned.first]
     expect(in_use.locator(".badge")).to_have_text("in use")
-    expect(in_use).to_contain_text("lambdamart")
+    expect(in_use).to_contain_text("boosted trees")
     expect(other.locator(".badge")).to_have_count(0)
     held_out = part.get_by_role("table", name="Held-out evaluation")
     told = learned.api.get(f"/v1/models/{learned.second}")
     choosers = [chooser["name"] for chooser in told["quality"]["choosers"]]
     assert {"lambdamart", "analytic", "random"} <= set(choosers)
-    assert held_out.locator("tbody th").all_text_contents() == choosers
+    assert held_out.locator("tbody th code").all_text_contents() == choosers
+    expect(held_out.locator("tbody th").first).to_contain_text("boosted trees")
+    # Two versions are a line over time.
+    expect(part.locator("svg .line-full")).to_have_count(1)
     features = part.get_by_role("table", name="Feature importance").locator("tbody th")
     assert features.all_text_contents() == [part["feature"] for part in told["importance"]][:12] != []
     look(page)
