@@ -108,7 +108,14 @@ impl Asked {
     fn solved(spec: &str) -> Result<Self, Box<dyn Error>> {
         let (matrix, device) = (Spec::parse(spec)?.generate()?, gpu());
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs: 1,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         let space = ops::space(&matrix, &Problem::Sptrsv(problem), &device)?;
         let system = System::of(&matrix, &problem, &device)?;
         let estimate = Estimate::of(&system);

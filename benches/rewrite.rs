@@ -43,7 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     let matrix = Spec::parse(spec)?.generate()?;
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let problem =
+        Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     let started = Instant::now();
     let system = System::of(&matrix, &problem, &gpu())?;
     println!("{spec}: the system in {:.0} ms", started.elapsed().as_secs_f64() * 1e3);

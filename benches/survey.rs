@@ -65,7 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for source in sources {
         let (matrix, diagonal) = bring(source)?;
         let (triangle, dtype) = (Triangle::Lower, Dtype::F64);
-        let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false };
+        let problem =
+            Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
         let system = System::of(&matrix, &problem, &gpu())?;
         let profile = LevelProfile::of(&system);
         for (window_ns, terms) in REWRITINGS {

@@ -56,6 +56,7 @@ fn problems() -> Vec<Sptrsv> {
         triangle: Triangle::Lower,
         diagonal: Diagonal::NonUnit,
         transpose: false,
+        ..Sptrsv::PLAIN
     };
     vec![
         plain,

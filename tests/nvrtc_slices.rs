@@ -58,7 +58,8 @@ fn jobs() -> Vec<Job> {
         for rhs in [1, 3, 16, 33, 64] {
             for unroll in [4, 8] {
                 let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-                let problem = Sptrsv { rhs, dtype, triangle, diagonal, transpose: false };
+                let problem =
+                    Sptrsv { rhs, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
                 for scheme in schemes(unroll, rhs == 1 && unroll == 4) {
                     // With 65,536 registers per multiprocessor, 32 warps have 64 registers per thread and 16 have 128.
                     let slim = unroll == 4 && (rhs == 1 || scheme.sync == Sync::Sentinel);

@@ -23,7 +23,7 @@ use sparsetune::sparse::{Csr, oracle};
 
 fn system(matrix: &Csr, dtype: Dtype) -> System {
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false };
+    let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     System::of(matrix, &problem, &gpu()).expect("a system")
 }
 
@@ -276,7 +276,8 @@ fn every_shape_of_the_kernel_compiles_within_its_registers() {
     let mut jobs = Vec::new();
     for dtype in [Dtype::F32, Dtype::F64] {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false };
+        let problem =
+            Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
         for (levels, lanes, unroll, awaited) in
             [(1, 1, 2, 2), (2, 1, 8, 4), (4, 2, 4, 4), (8, 4, 2, 2), (16, 1, 4, 2), (16, 8, 8, 4)]
         {

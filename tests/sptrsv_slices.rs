@@ -25,6 +25,7 @@ const LOWER: Sptrsv = Sptrsv {
     triangle: Triangle::Lower,
     diagonal: Diagonal::NonUnit,
     transpose: false,
+    ..Sptrsv::PLAIN
 };
 
 /// A number in [0, 1): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -393,4 +394,34 @@ fn a_survey_estimates_the_result_of_rewriting() {
         assert!(off(seen.terms, terms) < by_terms, "{spec}: {seen:?}, {terms}");
         assert!(off(seen.longest, longest) < windows, "{spec}: {seen:?}, {longest}");
     }
+}
+
+/// Solutions of very different sizes, side by side, whose right-hand sides cancel: rewritten rows are exact beside the largest terms
+/// of their window, and others beside their own.
+#[test]
+fn right_hand_sides_that_cancel_cost_digits_only_where_equations_are_rewritten() {
+    let mut apart: f64 = 0.0;
+    for spec in ["ilu0_poisson2d:nx=60,ny=40,seed=1", "ilu0_random:n=3000,per_row=5,seed=1"] {
+        let system = system(&generated(spec), LOWER);
+        let t = &system.triangular;
+        let known: Vec<f64> = (0..t.rows())
+            .map(|r| 10f64.powi((r % 13) as i32 - 6) * if r % 2 == 0 { 1.0 } else { -1.0 })
+            .collect();
+        let row = |s: usize| {
+            let (cols, vals) = t.row(s);
+            let terms = cols.iter().zip(vals).map(|(&col, value)| value * known[col as usize]);
+            terms.sum::<f64>() + t.diagonal[s] * known[s]
+        };
+        let b: Vec<f64> = (0..t.rows()).map(row).collect();
+        let error = |window_ns| {
+            let packed = pack(&equations(&system, window_ns, 256), Dtype::F64, packing(32, 0));
+            backward_error(&system, &interpret(&packed.expect("packs"), 32, &b), &b)
+        };
+        let (plain, rewritten) = (error(0), error(1000));
+        println!("{spec}: {plain:.1e} of its own terms row by row, {rewritten:.1e} rewritten");
+        assert!(plain < 2e-15, "{spec}: {plain:e}");
+        assert!(rewritten < 1e-3, "{spec}: {rewritten:e}");
+        apart = apart.max(rewritten / plain);
+    }
+    assert!(apart > 1e3, "{apart}");
 }

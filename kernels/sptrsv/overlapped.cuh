@@ -10,6 +10,7 @@
 // row that is computed again has the very bits of its owner's, and every group sees one x. Only owners publish, before the next pass;
 // x itself is stored at the end, because scattered stores would hold up the loads behind them.
 #pragma once
+#include "sptrsv/staging.cuh"
 #include "sptrsv/wait.cuh"
 
 namespace sparsetune {
@@ -46,8 +47,6 @@ struct Overlapped {
     u32 count;  // groups
 };
 
-constexpr u32 kNoRow = 0xffffffffu;
-
 // A warp's shared memory. The host computes its size: see `Scheme::warp_bytes`.
 template <typename Config>
 struct alignas(16) GroupMemory {
@@ -59,17 +58,6 @@ struct alignas(16) GroupMemory {
     u32 rows[Config::kPasses * Config::kRows];
     uint2 passes[Config::kPasses];
 };
-
-// Copies `count` pieces of 16 bytes to shared memory, which have arrived after `copied`.
-__device__ __forceinline__ void copy_ahead(void* to, const void* from, u32 count) {
-    const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
-    const char* bytes = static_cast<const char*>(from);
-    for (u32 i = threadIdx.x % 32; i < count; i += 32) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place + 16 * i), "l"(bytes + 16ull * i)
-                     : "memory");
-    }
-}
-__device__ __forceinline__ void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // One lane's share of a pass, fetched while the pass before is computed.
 template <typename Config>

@@ -93,10 +93,13 @@ def sptrsv_problem(
     unit_diagonal: bool = False,
     transpose: bool = False,
     rhs: int = 1,
+    stability: str = "windowed",
 ) -> Dict[str, Union[str, int, bool]]:
     """`T x = b` with T a triangle of A."""
     rhs = _count(rhs, "right-hand sides", 64)
-    return {
+    if stability not in ("windowed", "row_wise"):
+        raise OperandError(f"The stability must be `windowed` or `row_wise`, not {stability!r}.")
+    problem: Dict[str, Union[str, int, bool]] = {
         "op": "sptrsv",
         "rhs": rhs,
         "dtype": dtype,
@@ -104,6 +107,10 @@ def sptrsv_problem(
         "diagonal": "unit" if unit_diagonal else "non-unit",
         "transpose": bool(transpose),
     }
+    # As where plans are kept: it is named only where it is not what it usually is.
+    if stability != "windowed":
+        problem["stability"] = stability
+    return problem
 
 
 def make_problem(op: str, A: Any, n: Optional[int] = None, **fields: Any) -> Problem:

@@ -373,6 +373,7 @@ def sptrsv(
     transpose: bool = False,
     rhs: int = 1,
     *,
+    stability: str = "windowed",
     dtype: Any = None,
     device: Optional[str] = None,
     server: Optional[str] = None,
@@ -386,8 +387,9 @@ def sptrsv(
     """A triangular solve with a triangle of `L`: `x = f(b)` solves `T x = b`, or `T^T x = b`.
 
     `lower` names the triangle; the other one of L is ignored. With `unit_diagonal` the diagonal of
-    T is all ones. b has the rows of L, and `rhs` columns (none needed for one). The rest is as for
-    `sparsetune.spmm`.
+    T is all ones. b has the rows of L, and `rhs` columns (none needed for one). With
+    `stability="row_wise"` no equation is rewritten, so that each row is as exact as substitution
+    makes it; by default windows of rows are. The rest is as for `sparsetune.spmm`.
     """
     source = source_of(L)
     problem = sptrsv_problem(
@@ -396,6 +398,7 @@ def sptrsv(
         unit_diagonal=unit_diagonal,
         transpose=transpose,
         rhs=rhs,
+        stability=stability,
     )
     options = _options(server, token, search, expected_calls, libraries, tune)
     made: Sptrsv = _made(Sptrsv, source, device)(source, problem, options, wait=wait)

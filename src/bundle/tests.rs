@@ -148,7 +148,7 @@ fn spmm(n: u32, dtype: Dtype, layout: Layout) -> Problem {
 
 fn solve(rhs: u32, dtype: Dtype, triangle: Triangle, transpose: bool) -> Problem {
     let diagonal = if transpose { Diagonal::Unit } else { Diagonal::NonUnit };
-    Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose })
+    Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose, ..Sptrsv::PLAIN })
 }
 
 /// The first candidates of each family and of each kernel of it.

@@ -65,9 +65,20 @@ pub struct Sptrsv {
     pub triangle: Triangle,
     pub diagonal: Diagonal,
     pub transpose: bool,
+    pub stability: Stability,
 }
 
 impl Sptrsv {
+    /// A lower system with one right-hand side in f64: what others are made of where only some fields matter.
+    pub const PLAIN: Self = Self {
+        rhs: 1,
+        dtype: Dtype::F64,
+        triangle: Triangle::Lower,
+        diagonal: Diagonal::NonUnit,
+        transpose: false,
+        stability: Stability::Windowed,
+    };
+
     /// Most right-hand sides that can be tuned.
     pub const MAX_RHS: u32 = 64;
 }
@@ -108,9 +119,14 @@ impl Problem {
                 transpose.into(),
                 output.into(),
             ],
-            Self::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {
-                vec![rhs.into(), dtype.into(), triangle.into(), diagonal.into(), transpose.into()]
-            }
+            Self::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose, stability }) => vec![
+                rhs.into(),
+                dtype.into(),
+                triangle.into(),
+                diagonal.into(),
+                transpose.into(),
+                stability.into(),
+            ],
         }
     }
 
@@ -129,13 +145,14 @@ impl Problem {
                     output: output.try_into().ok()?,
                 }))
             }
-            (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose]) => {
+            (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose, stability]) => {
                 Some(Self::Sptrsv(Sptrsv {
                     rhs: rhs.try_into().ok()?,
                     dtype: dtype.try_into().ok()?,
                     triangle: triangle.try_into().ok()?,
                     diagonal: diagonal.try_into().ok()?,
                     transpose: transpose.try_into().ok()?,
+                    stability: stability.try_into().ok()?,
                 }))
             }
             _ => None,
@@ -251,6 +268,16 @@ named_values! {
         #[default]
         Row = "row",
         Col = "col",
+    }
+
+    /// In which sense a triangular solve has to be stable.
+    #[derive(Default)]
+    Stability {
+        /// Several rows at a time: equations may be rewritten within windows of levels, where coefficients stay small.
+        #[default]
+        Windowed = "windowed",
+        /// Each row for itself, as substitution is: no equation is rewritten.
+        RowWise = "row_wise",
     }
 
     /// Element type of C.

@@ -86,7 +86,14 @@ mod tests {
     use crate::domain::problem::{Diagonal, Triangle};
 
     fn problem(dtype: Dtype, diagonal: Diagonal) -> Sptrsv {
-        Sptrsv { rhs: 3, dtype, triangle: Triangle::Lower, diagonal, transpose: false }
+        Sptrsv {
+            rhs: 3,
+            dtype,
+            triangle: Triangle::Lower,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        }
     }
 
     /// A chain of four rows, with an entry above the diagonal that a lower solve ignores.

@@ -115,7 +115,14 @@ mod tests {
 
     fn solve_in(dtype: Dtype, diagonal: Diagonal) -> Problem {
         let triangle = Triangle::Lower;
-        Problem::Sptrsv(Sptrsv { rhs: 3, dtype, triangle, diagonal, transpose: false })
+        Problem::Sptrsv(Sptrsv {
+            rhs: 3,
+            dtype,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        })
     }
 
     /// A chain of four rows, with an entry above the diagonal that no lower solve reads.

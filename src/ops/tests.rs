@@ -3,7 +3,7 @@
 
 use super::{Kernels, Narrowing, Space, family_names, kernel_headers, of, space};
 use crate::domain::catalog::rules::{self, Force, Side};
-use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::problem::{Diagonal, Stability, Triangle};
 use crate::domain::{
     Candidate, Device, DeviceKind, Digest, Dtype, Fixed, FunnelStep, Layout, Param, Problem, Spmm,
     Sptrsv, funnel,
@@ -12,7 +12,7 @@ use crate::ops::sptrsv::ag;
 use crate::search::Draw;
 use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 fn products() -> Vec<Spmm> {
     let mut all = Vec::new();
@@ -51,10 +51,18 @@ pub fn everything() -> Vec<(Problem, DeviceKind, Candidate)> {
         add(Problem::Spmm(product), DeviceKind::Cuda, gpu.map(routine).to_vec());
         add(Problem::Spmm(product), DeviceKind::Cpu, vec![routine("sprs")]);
     }
+    // A factor, whose rows need each other as those of a grid do not.
+    let factor = Spec::parse("cholesky_poisson2d:nx=30,ny=30,seed=1").unwrap().generate().unwrap();
+    let chained =
+        among(&factor, &Problem::Sptrsv(Sptrsv::PLAIN), &device(DeviceKind::Cuda), &["chains"]);
+    let mut chained: Vec<Candidate> =
+        chained.scored.into_iter().map(|(candidate, _)| candidate).collect();
+    chained.sort();
+    add(Problem::Sptrsv(Sptrsv::PLAIN), DeviceKind::Cuda, chained);
     let matrix = Spec::parse("poisson2d:nx=200,ny=100,seed=1").unwrap().generate().unwrap();
     for (rhs, dtype) in [(1, Dtype::F64), (1, Dtype::F32), (3, Dtype::F64)] {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let solve = Sptrsv { rhs, dtype, triangle, diagonal, transpose: false };
+        let solve = Sptrsv { rhs, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
         let problem = Problem::Sptrsv(solve);
         for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
             let mut listed: Vec<Candidate> = space(&matrix, &problem, &device(kind))
@@ -114,15 +122,16 @@ fn decisions_about_candidates_stay() {
     headers.sort_unstable();
     text.push_str(&format!("{headers:?}"));
     let lines = text.lines().count();
-    let expected = "943f2abdcae3d306d58e26ed31c186f03c4d63ca6bd3b5c544bff4cf44c5be4f";
-    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (49553, expected.to_owned()));
+    let expected = "3ac7b6659fc600825517e2b1a7aafa3a11de733bdb6056602f922f3e270e94a5";
+    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (49622, expected.to_owned()));
 }
 
 #[test]
 fn a_draw_from_several_families_has_as_much_of_each_as_there_is() {
     let matrix = Spec::parse("poisson2d:nx=30,ny=20,seed=1").unwrap().generate().unwrap();
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    let single = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let single =
+        Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     let draw = |solve: Sptrsv, families: &[&str]| {
         let families = families.iter().map(|&family| family.to_owned()).collect();
         let full = Some(Draw { most: 400, seed: 1 });
@@ -130,12 +139,12 @@ fn a_draw_from_several_families_has_as_much_of_each_as_there_is() {
         of(&Problem::Sptrsv(solve)).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap()
     };
     let counted = |space: Space| space.pruned.funnel.last().map(|step| step.left + step.removed);
-    let [own, overlapped, other] = ["slices", "overlapped", "ag"]
+    let [own, overlapped, chains, other] = ["slices", "overlapped", "chains", "ag"]
         .map(|family| counted(draw(single, &[family])).unwrap() as f64);
     let all = draw(single, &[]);
     let slices = all.scored.iter().filter(|(one, _)| one.family == "slices").count();
     assert_eq!(all.scored.len(), 400);
-    let expected = 400.0 * own / (own + overlapped + other);
+    let expected = 400.0 * own / (own + overlapped + chains + other);
     assert!((slices as f64 - expected).abs() <= 2.0, "{slices}: {expected}");
     // None of the other families can run.
     let several = draw(Sptrsv { rhs: 2, ..single }, &[]);
@@ -220,7 +229,14 @@ fn a_solve_among_one_family_finds_it_or_says_why_not() {
     let solve = |rhs| {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
         let dtype = Dtype::F64;
-        Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose: false })
+        Problem::Sptrsv(Sptrsv {
+            rhs,
+            dtype,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        })
     };
     let (gpu, host) = (with_vendor(DeviceKind::Cuda), with_vendor(DeviceKind::Cpu));
     // On a chain the rules leave the serial scheme alone.
@@ -229,7 +245,7 @@ fn a_solve_among_one_family_finds_it_or_says_why_not() {
     let steps: Vec<&str> = space.pruned.funnel.iter().map(|step| &*step.constraint).collect();
     assert_eq!(steps, ["requested", "reduction"]);
     assert_eq!(space.described.own.len(), 1);
-    let both = among(&chain, &solve(1), &gpu, &["ag", "overlapped", "slices"]);
+    let both = among(&chain, &solve(1), &gpu, &["ag", "chains", "overlapped", "slices"]);
     assert_eq!(both.pruned.funnel[0].removed, 0);
     let ag = among(&chain, &solve(1), &gpu, &["ag"]);
     assert!(ag.scored.iter().all(|(candidate, _)| candidate.family == "ag"));
@@ -247,7 +263,8 @@ fn a_solve_among_one_family_finds_it_or_says_why_not() {
 fn values_that_a_solve_does_not_ask_for_go_before_the_reduction() {
     let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    let single = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let single =
+        Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     let asked = |kind, rhs, families: &[&str], (name, value): (&str, i64)| {
         let families: Vec<String> = families.iter().map(|&family| family.to_owned()).collect();
         let fixed = Fixed([(name.to_owned(), Param::Int(value))].into());
@@ -285,4 +302,28 @@ fn values_that_a_solve_does_not_ask_for_go_before_the_reduction() {
     let host = asked(DeviceKind::Cpu, 1, &["merged"], ("threads", 64));
     assert_eq!(host.0, 5 * host.1);
     assert!(host.1 > 0 && host.2.contains("the strategy full searches the whole space"));
+}
+
+/// The stricter stability leaves no scheme that rewrites, in lists and in draws of the full space, and has a key of its own.
+#[test]
+fn a_solve_that_is_stable_row_by_row_is_never_rewritten() {
+    let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
+    let rewritten = |stability, full| {
+        let narrowing = Narrowing { full, ..Narrowing::default() };
+        let solve = Problem::Sptrsv(Sptrsv { stability, ..Sptrsv::PLAIN });
+        let space = of(&solve).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap();
+        let rewrites = |c: &Candidate| c.int("window_ns").is_some_and(|ns| ns > 0);
+        let families: HashSet<_> = space.scored.iter().map(|(c, _)| c.family.clone()).collect();
+        (space.scored.iter().filter(|(c, _)| rewrites(c)).count(), families.contains("slices"))
+    };
+    for full in [None, Some(Draw { most: 2000, seed: 1 })] {
+        assert_eq!(rewritten(Stability::RowWise, full), (0, true));
+        assert!(rewritten(Stability::Windowed, full).0 > 10);
+    }
+    let named = |stability| {
+        let solve = Problem::Sptrsv(Sptrsv { stability, ..Sptrsv::PLAIN });
+        solve.key_fields().any(|(field, _)| field.name == "stability")
+    };
+    assert!(named(Stability::RowWise));
+    assert!(!named(Stability::Windowed), "plans from before are found");
 }

@@ -261,7 +261,14 @@ mod tests {
         let values = indices.iter().enumerate().map(|(at, _)| 1.0 + (at % 7) as f64 / 9.0);
         let matrix = Csr::new(n, n, indptr, indices.clone(), values.collect()).unwrap();
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs: 1,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         let system = Triangular::of(&matrix, &problem).unwrap();
         let b: Vec<f64> = (0..n).map(|i| ((i * 37) % 19) as f64 / 9.0 - 1.0).collect();
         let mut x = oracle::sptrsv(&system, &b, 1);

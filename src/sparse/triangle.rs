@@ -194,7 +194,7 @@ mod tests {
 
     fn problem(triangle: Triangle, transpose: bool) -> Sptrsv {
         let (rhs, dtype, diagonal) = (1, Dtype::F64, Diagonal::NonUnit);
-        Sptrsv { rhs, dtype, triangle, diagonal, transpose }
+        Sptrsv { rhs, dtype, triangle, diagonal, transpose, ..Sptrsv::PLAIN }
     }
 
     #[test]

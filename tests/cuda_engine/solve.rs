@@ -52,7 +52,7 @@ struct Case {
 
 fn problem(rhs: u32, dtype: Dtype) -> Sptrsv {
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    Sptrsv { rhs, dtype, triangle, diagonal, transpose: false }
+    Sptrsv { rhs, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN }
 }
 
 /// About `row_nnz` entries per row in both triangles, small beside the diagonal; every fifth row has only its diagonal.
@@ -138,7 +138,7 @@ fn every_system(engine: &mut CudaEngine, dtype: Dtype) {
     for triangle in [Triangle::Lower, Triangle::Upper] {
         for diagonal in [Diagonal::NonUnit, Diagonal::Unit] {
             for (transpose, rhs) in [(false, 1), (true, 1), (false, 3), (true, 3), (false, 33)] {
-                let problem = Sptrsv { rhs, dtype, triangle, diagonal, transpose };
+                let problem = Sptrsv { rhs, dtype, triangle, diagonal, transpose, ..Sptrsv::PLAIN };
                 let case = case(matrix(400, 6), problem);
                 engine.load(case.operands.clone()).expect("loads");
                 let own = engine.verify(&case.kernel(STORE), None).expect("verifies");

@@ -125,6 +125,7 @@ async fn that_nothing_can_be_predicted_is_remembered() {
         triangle: Triangle::Lower,
         diagonal: Diagonal::NonUnit,
         transpose: false,
+        ..Sptrsv::PLAIN
     };
     let asked = LookupQuery { problem: Problem::Sptrsv(solve), ..asking(&matrix, 32) };
     let first = world.service.lookup(&asked).await.unwrap();

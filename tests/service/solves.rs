@@ -11,6 +11,7 @@ const SOLVE: Sptrsv = Sptrsv {
     triangle: Triangle::Lower,
     diagonal: Diagonal::NonUnit,
     transpose: false,
+    ..Sptrsv::PLAIN
 };
 
 fn solve(matrix: &Matrix, solve: Sptrsv) -> JobRequest {

@@ -59,7 +59,7 @@ pub fn gpu() -> Device {
 
 pub fn problem(dtype: Dtype) -> Sptrsv {
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false }
+    Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN }
 }
 
 /// Entries below and above the diagonal, so that both triangles are systems; `columns` says which lie below it in each row.

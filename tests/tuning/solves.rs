@@ -15,6 +15,7 @@ const SOLVE: Sptrsv = Sptrsv {
     triangle: Triangle::Lower,
     diagonal: Diagonal::NonUnit,
     transpose: false,
+    ..Sptrsv::PLAIN
 };
 
 fn halving() -> Search {

@@ -174,7 +174,14 @@ impl Task {
 fn solves() -> Vec<Task> {
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
     let solve = |rhs, dtype| {
-        Task(Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose: false }))
+        Task(Problem::Sptrsv(Sptrsv {
+            rhs,
+            dtype,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        }))
     };
     vec![solve(1, Dtype::F64), solve(1, Dtype::F32), solve(16, Dtype::F64)]
 }

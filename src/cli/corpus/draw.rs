@@ -79,6 +79,7 @@ fn sptrsv(seed: u64, index: u64) -> Draw {
         triangle: Triangle::Lower,
         diagonal: if stream.unit() < 0.2 { Diagonal::Unit } else { Diagonal::NonUnit },
         transpose: stream.unit() < 0.2,
+        ..Sptrsv::PLAIN
     };
     Draw { spec, problem: Problem::Sptrsv(solve) }
 }

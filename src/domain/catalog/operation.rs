@@ -333,6 +333,7 @@ mod tests {
             "rhs",
             "triangle",
             "diagonal",
+            "stability",
         ];
         assert_eq!(names, expected);
         assert_eq!(owners("dtype").collect::<Vec<_>>(), Op::ALL);

@@ -201,7 +201,7 @@ fn system(
     // Small entries, so that the unit triangles are well conditioned as well.
     let values: Vec<f64> = matrix.values().iter().map(|value| value / 10.0).collect();
     let matrix = with_values(&matrix, &values);
-    let problem = Sptrsv { rhs, dtype, triangle, diagonal, transpose };
+    let problem = Sptrsv { rhs, dtype, triangle, diagonal, transpose, ..Sptrsv::PLAIN };
     (Arc::new(Triangular::of(&matrix, &problem).unwrap()), problem)
 }
 

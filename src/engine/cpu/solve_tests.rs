@@ -76,7 +76,7 @@ fn every_problem(rhs: u32) -> Vec<Sptrsv> {
         for triangle in [Triangle::Lower, Triangle::Upper] {
             for transpose in [false, true] {
                 for diagonal in [Diagonal::NonUnit, Diagonal::Unit] {
-                    all.push(Sptrsv { rhs, dtype, triangle, diagonal, transpose });
+                    all.push(Sptrsv { rhs, dtype, triangle, diagonal, transpose, ..Sptrsv::PLAIN });
                 }
             }
         }
@@ -189,7 +189,8 @@ fn tiny_pivots_are_handled_by_division() {
     // 1 / 1e-320 is infinite; the solution is not.
     let matrix = Csr::new(2, 2, vec![0, 1, 3], vec![0, 0, 1], vec![1e-320, 1e-10, 1.0]).unwrap();
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let problem =
+        Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     let mut operands = operands(&Arc::new(matrix), problem);
     operands.b = vec![1e-319, 1.0].into();
     if let Expected::Solution(solve) = &operands.expected {

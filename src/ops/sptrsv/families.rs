@@ -1,6 +1,6 @@
-//! The kernels of SpTRSV: three for GPUs, three for the host.
+//! The kernels of SpTRSV: four for GPUs, three for the host.
 
-use super::{ag, host, overlapped, slices};
+use super::{ag, chains, host, overlapped, slices};
 use crate::domain::catalog::family::{
     Distinction, FamilyDescriptor, Flags, KernelId, Parameter, Provider, StoredForm, Values,
 };
@@ -8,7 +8,7 @@ use crate::domain::{Candidate, DeviceKind, Op};
 use crate::ops::family::{Family, Keys, parameters};
 
 /// All kernels of our own.
-pub static OWN: [&dyn Family; 6] = [&Slices, &Overlapped, &Ag, &Serial, &Levels, &Merged];
+pub static OWN: [&dyn Family; 7] = [&Slices, &Overlapped, &Chained, &Ag, &Serial, &Levels, &Merged];
 
 /// The descriptor of a kernel of our own, without its texts and parameters.
 const fn own_family(
@@ -124,6 +124,43 @@ impl Family for Overlapped {
     fn keys(&self) -> Keys {
         let shape = &["levels", "lanes", "unroll", "awaited"];
         Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/overlapped.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
+
+struct Chained;
+
+impl Family for Chained {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(chains::scheme::FAMILY, Distinction::Alone)];
+        let phrases = [
+            ("rows", "most rows of a chain, which one warp solves"),
+            (
+                "terms",
+                "most values of a warp's panel; the early columns of a larger one are summed by other warps",
+            ),
+            ("unroll", "columns of a panel that a lane has under way"),
+            ("warps", "solving warps per multiprocessor"),
+        ];
+        FamilyDescriptor {
+            title: "Chains",
+            summary: "Rows of which each needs the one before it are solved by one warp, with one dense panel of what they need of others.",
+            parameters: parameters(&chains::space::domains(), &phrases),
+            ..own_family("sptrsv.chains", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        let shape = &["rows", "terms"];
+        Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/chains.cuh"] }
     }
 
     fn complexity(&self, _: &Candidate) -> u32 {

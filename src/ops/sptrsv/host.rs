@@ -336,7 +336,14 @@ mod tests {
 
     fn system(matrix: &Csr, threads: u32) -> System {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs: 1,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         System::of(matrix, &problem, &device(threads)).unwrap()
     }
 

@@ -1,6 +1,7 @@
 //! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
 
 pub mod ag;
+pub mod chains;
 mod families;
 pub mod features;
 pub mod host;
@@ -82,11 +83,13 @@ pub fn space(
         (Some(estimate), None) => vec![
             slices::share(&system, estimate),
             overlapped::share(&system),
+            chains::share(&system),
             ag::share(&system, fixed),
         ],
         (Some(estimate), Some(draw)) => vec![
             slices::whole(&system, estimate, fixed, draw),
             overlapped::whole(&system, fixed, draw),
+            chains::whole(&system, fixed, draw),
             ag::whole(&system, fixed, draw),
         ],
         (None, None) => host::shares(&system).into(),
@@ -164,6 +167,7 @@ fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
         (ag::FAMILY, fixed) => ag::Space::admitted(fixed).count(),
         (slices::scheme::FAMILY, fixed) => slices::admitted(fixed),
         (overlapped::scheme::FAMILY, fixed) => overlapped::admitted(fixed),
+        (chains::scheme::FAMILY, fixed) => chains::admitted(fixed),
         (family, fixed) => host::admitted(family, system, fixed),
     }
 }
@@ -173,6 +177,7 @@ fn is_lacking(share: &Share, system: &System) -> bool {
     let lacking = match share.family {
         ag::FAMILY => ag::lacking(system),
         overlapped::scheme::FAMILY => overlapped::lacking(system),
+        chains::scheme::FAMILY => chains::lacking(system),
         _ => None,
     };
     share.full == 0 || lacking.is_some()
@@ -243,6 +248,7 @@ pub struct SptrsvLowerer {
     system: System,
     slices: slices::SlicesLowerer,
     overlapped: overlapped::OverlappedLowerer,
+    chains: chains::ChainsLowerer,
     ag: ag::AgLowerer,
 }
 
@@ -251,7 +257,8 @@ impl SptrsvLowerer {
         let system = System::of(matrix, &problem, &device)?;
         let (slices, ag) = (slices::SlicesLowerer::default(), ag::AgLowerer::default());
         let overlapped = overlapped::OverlappedLowerer::default();
-        Ok(Self { system, slices, overlapped, ag })
+        let chains = chains::ChainsLowerer::default();
+        Ok(Self { system, slices, overlapped, chains, ag })
     }
 }
 
@@ -280,6 +287,9 @@ impl SptrsvLowerer {
             }
             (overlapped::scheme::FAMILY, DeviceKind::Cuda) => {
                 self.overlapped.lower(candidate, &self.system)
+            }
+            (chains::scheme::FAMILY, DeviceKind::Cuda) => {
+                self.chains.lower(candidate, &self.system)
             }
             (_, DeviceKind::Cuda) => Err(no_candidate(candidate)),
             (_, DeviceKind::Cpu) => host::lower(candidate, &self.system),

@@ -124,7 +124,14 @@ mod tests {
         }
         let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs: 1,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         StructureFeatures::of(&System::of(&matrix, &problem, &Device::NONE).unwrap())
     }
 

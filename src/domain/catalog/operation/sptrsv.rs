@@ -8,6 +8,8 @@ const LOWER: Value = Value::Choice("lower");
 const UPPER: Value = Value::Choice("upper");
 const UNIT: Value = Value::Choice("unit");
 const NON_UNIT: Value = Value::Choice("non-unit");
+const WINDOWED: Value = Value::Choice("windowed");
+const ROW_WISE: Value = Value::Choice("row_wise");
 const ONE: Value = Value::Integer(1);
 const FALSE: Value = Value::Boolean(false);
 
@@ -77,6 +79,26 @@ pub(super) static OPERATION: Operation = Operation {
             in_key_at_default: true,
             sentence: "Solve with the transpose of that triangle.",
         },
+        Field {
+            name: "stability",
+            label: "Stability",
+            kind: Kind::Choice(&[
+                Choice {
+                    name: "windowed",
+                    label: "of windows",
+                    sentence: "Equations may be rewritten within windows of levels where coefficients stay small; the error of a window is small beside the largest of its terms.",
+                },
+                Choice {
+                    name: "row_wise",
+                    label: "row by row",
+                    sentence: "No equation is rewritten: the error of each row is small beside its own terms, as with substitution.",
+                },
+            ]),
+            default: Some(WINDOWED),
+            usual: WINDOWED,
+            in_key_at_default: false,
+            sentence: "Whether each row has to be as exact as substitution makes it, or windows of rows may be.",
+        },
     ],
     limits: &[
         Limit {
@@ -111,6 +133,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("dtype", "{}"),
         Phrase::value("rhs", "rhs={}").unless("rhs", ONE),
         Phrase::when_true("transpose", "transposed"),
+        Phrase::value("stability", "{label}").only_if("stability", ROW_WISE),
     ],
     full: &[
         Phrase::value("triangle", "{label} triangle"),
@@ -119,8 +142,13 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("rhs", "1 right-hand side").only_if("rhs", ONE),
         Phrase::value("rhs", "{} right-hand sides").unless("rhs", ONE),
         Phrase::value("dtype", "{}"),
+        Phrase::value("stability", "stable {label}").only_if("stability", ROW_WISE),
     ],
-    bench: &[Phrase::value("dtype", "{}"), Phrase::value("rhs", "x{}")],
+    bench: &[
+        Phrase::value("dtype", "{}"),
+        Phrase::value("rhs", "x{}"),
+        Phrase::value("stability", "{label}").only_if("stability", ROW_WISE),
+    ],
     bench_marks: &[
         Phrase::value("triangle", "up").only_if("triangle", UPPER),
         Phrase::when_true("transpose", "T"),

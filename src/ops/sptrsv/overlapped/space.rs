@@ -23,8 +23,10 @@ const WIDE: f64 = 8192.0;
 /// Terms from which a system is large: grouping and packing it takes so long that it is done for two shapes only, and not at all where
 /// rows are so long that most are summed in parts.
 const LARGE: usize = 1_000_000;
-const LARGE_LEVELS: [u32; 2] = [4, 16];
 const LONG_ROWS: f64 = 32.0;
+
+/// Terms that most rows of a mesh or a grid need at most: of those, groups of many levels await little.
+const SHORT_ROWS: f64 = 4.0;
 
 /// Rows that a survey groups for one shape, in this many windows at most.
 const SURVEYED_ROWS: usize = 8_000;
@@ -115,7 +117,7 @@ pub fn share(system: &System) -> Share {
     let rules = [
         "overlapped: only if levels have fewer than 8192 rows on average, and there are several",
         "overlapped: windows of several levels; for each number of lanes the terms that most rows need; no more warps than a \
-         window has groups for; above 1,000,000 terms windows of 4 and of 16 levels, and none where rows have more than 32 terms",
+         window has groups for; above 1,000,000 terms a lane a row and two shapes, and none where rows have more than 32 terms",
     ];
     let rules = rules.map(str::to_owned).to_vec();
     // For a request that asks for the family where the rules leave nothing.
@@ -198,13 +200,13 @@ fn shapes(wanted: f64, large: bool) -> Vec<Shape> {
         }
     }
     if large {
-        // Each with the fewest lanes that hold the row.
-        let holds =
-            |shape: &Shape| f64::from(shape.row_terms()) >= wanted || shape.lanes == LANES[3];
-        let lanes = list.iter().filter(|shape| holds(shape)).map(|shape| shape.lanes).min();
-        list.retain(|shape| {
-            Some(shape.lanes) == lanes && shape.awaited == 2 && LARGE_LEVELS.contains(&shape.levels)
-        });
+        let worth = |levels: u32, awaited: u32| match (levels, awaited) {
+            (4, 4) => true,
+            (16, 2) => wanted <= SHORT_ROWS,
+            (8, 4) => wanted > SHORT_ROWS,
+            _ => false,
+        };
+        list.retain(|shape| shape.lanes == 1 && worth(shape.levels, shape.awaited));
     }
     list
 }
@@ -297,7 +299,14 @@ mod tests {
 
     fn system(spec: &str, rhs: u32) -> System {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         let matrix = Spec::parse(spec).unwrap().generate().unwrap();
         let device = Device {
             kind: crate::domain::DeviceKind::Cuda,

@@ -3,6 +3,7 @@
 use super::estimate::Estimate;
 use super::rewrite::Rewrite;
 use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
+use crate::domain::problem::Stability;
 use crate::domain::{Candidate, Fixed, Removal, funnel};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::Draw;
@@ -118,6 +119,9 @@ fn every() -> Vec<Scheme> {
 
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
+    if scheme.rewrite.window_ns > 0 && system.problem.stability == Stability::RowWise {
+        return Err("equations are not rewritten where each row has to be stable".to_owned());
+    }
     if scheme.warps > 16 && scheme.unroll > 4 {
         return Err("eight loads in flight need more than the 64 registers of 32 warps".to_owned());
     }
@@ -161,7 +165,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     scored.dedup_by(|a, b| a.0 == b.0);
     let rules = [
-        "slices: nothing is rewritten where a row's terms reach 1e6 times the right-hand side; the most terms matter only \
+        "slices: nothing is rewritten where each row has to be stable, or where a row's terms reach 1e6 times the right-hand side; the most terms matter only \
          where equations are rewritten; above 1,000,000 entries three windows, the most terms by the mean row, lanes \
          chosen a slice",
         "slices: lanes are chosen per slice, or 1, 4 or 32 with 2 to 16 warps",
@@ -290,7 +294,8 @@ fn mean_terms(system: &System) -> f64 {
 /// Rewritings worth trying; a system of one level has nothing to rewrite.
 pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
     let mut all = vec![Rewrite { window_ns: 0, terms: TERMS[0] }];
-    if system.levels.widths.len() <= 1 || amplification(system) > AMPLIFIED {
+    let row_wise = system.problem.stability == Stability::RowWise;
+    if row_wise || system.levels.widths.len() <= 1 || amplification(system) > AMPLIFIED {
         return all;
     }
     let of = |window_ns, terms| Rewrite { window_ns, terms };
@@ -328,7 +333,14 @@ mod tests {
 
     fn system(spec: &str, rhs: u32) -> System {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         let matrix = Spec::parse(spec).unwrap().generate().unwrap();
         System::of(&matrix, &problem, &device()).unwrap()
     }
@@ -342,7 +354,14 @@ mod tests {
         let values = (0..indptr[rows]).map(|e| if e % 2 == 0 { 1.0 } else { -2.0 }).collect();
         let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let problem = Sptrsv {
+            rhs: 1,
+            dtype: Dtype::F64,
+            triangle,
+            diagonal,
+            transpose: false,
+            ..Sptrsv::PLAIN
+        };
         let system = System::of(&matrix, &problem, &device()).unwrap();
         assert!(amplification(&system) > AMPLIFIED);
         assert!(

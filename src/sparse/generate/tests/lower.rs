@@ -51,7 +51,7 @@ fn they_are_lower_whole_and_solved_without_overflow() {
 /// The largest |x| of a solve in float64, with coefficients as f32 has them.
 fn largest(matrix: &Csr, diagonal: Diagonal, transpose: bool) -> f64 {
     let (triangle, dtype) = (Triangle::Lower, Dtype::F32);
-    let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose };
+    let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose, ..Sptrsv::PLAIN };
     let system = Triangular::of(matrix, &problem).unwrap();
     let x = oracle::sptrsv(&system, &operand::random_double(matrix.rows(), 1), 1);
     x.iter().fold(0.0f64, |most, x| most.max(x.abs()))

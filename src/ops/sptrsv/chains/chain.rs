@@ -1,0 +1,133 @@
+//! Chains: runs of rows of which each needs the one before it, and all of which may wait for the same earlier rows at once.
+//!
+//! A row joins the chain that its latest parent ends if all that the row needs besides the chain's rows is known a level before the
+//! chain's first row could be. So nothing outside can need a row of the chain and be needed by a later one, and to wait for everything
+//! before the first row costs no level.
+
+use crate::ops::sptrsv::System;
+use crate::ops::sptrsv::slices::equations::ByLevel;
+
+/// A chain may store this many values for each one that it has, where rows need different columns.
+const STORED_PER_TERM: usize = 2;
+
+/// Values that any row may have stored beyond that: short rows are chained whatever they need.
+const SPARE: usize = 32;
+
+/// The chains of a system, in the order of their first rows' levels.
+#[derive(Clone, Debug, Default)]
+pub struct Chains {
+    /// Solve indices, chain by chain.
+    pub rows: Vec<u32>,
+    /// Where each chain begins in `rows`, and the end.
+    pub start: Vec<usize>,
+    /// The chain of each row, and the row's place in it.
+    pub of: Vec<u32>,
+    pub place: Vec<u32>,
+    /// What the chains need of earlier ones, in rising order of rows, and where that of each begins.
+    pub needs: Vec<u32>,
+    pub needs_start: Vec<usize>,
+}
+
+impl Chains {
+    /// Number of chains.
+    pub fn len(&self) -> usize {
+        self.start.len() - 1
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn rows_of(&self, chain: usize) -> &[u32] {
+        &self.rows[self.start[chain]..self.start[chain + 1]]
+    }
+
+    pub fn needs_of(&self, chain: usize) -> &[u32] {
+        &self.needs[self.needs_start[chain]..self.needs_start[chain + 1]]
+    }
+
+    /// Values of the panel of a chain: of all its rows for each unknown that any of them needs.
+    pub fn panel(&self, chain: usize) -> usize {
+        self.rows_of(chain).len() * self.needs_of(chain).len()
+    }
+
+    /// Divides the rows of a system into chains of at most `most` rows.
+    pub fn of(system: &System, most: usize) -> Self {
+        let (triangular, level_of) = (&system.triangular, &system.levels.level_of_row);
+        let by_level = ByLevel::of(&system.levels);
+        let mut of = vec![u32::MAX; triangular.rows()];
+        let mut open: Vec<Open> = Vec::new();
+        let mut union: Vec<u32> = Vec::new();
+        for &row in &by_level.order {
+            let parents = triangular.row(row as usize).0;
+            let latest = parents.iter().copied().max_by_key(|&it| level_of[it as usize]);
+            let chain = latest.map(|latest| of[latest as usize]).filter(|&chain| {
+                let chain_rows = &open[chain as usize].rows;
+                let first = level_of[chain_rows[0] as usize];
+                let early = |&it: &u32| of[it as usize] == chain || level_of[it as usize] < first;
+                chain_rows.last().copied() == latest
+                    && chain_rows.len() < most
+                    && parents.iter().all(early)
+            });
+            if let Some(chain) = chain {
+                let into = &mut open[chain as usize];
+                let outside = parents.iter().copied().filter(|&it| of[it as usize] != chain);
+                let terms = into.terms + merge(&into.needs, outside, &mut union);
+                let stored = union.len() * (into.rows.len() + 1);
+                if stored <= STORED_PER_TERM * terms + SPARE * (into.rows.len() + 1) {
+                    into.rows.push(row);
+                    into.terms = terms;
+                    std::mem::swap(&mut into.needs, &mut union);
+                    of[row as usize] = chain;
+                    continue;
+                }
+            }
+            of[row as usize] = open.len() as u32;
+            let needs = parents.to_vec();
+            open.push(Open { terms: needs.len(), rows: vec![row], needs });
+        }
+        Self::joined(open, of)
+    }
+
+    fn joined(open: Vec<Open>, of: Vec<u32>) -> Self {
+        let mut chains = Self { start: vec![0], needs_start: vec![0], ..Self::default() };
+        chains.rows.reserve_exact(of.len());
+        chains.needs.reserve_exact(open.iter().map(|it| it.needs.len()).sum());
+        chains.place = vec![0; of.len()];
+        for chain in open {
+            for (place, &row) in chain.rows.iter().enumerate() {
+                chains.place[row as usize] = place as u32;
+            }
+            chains.rows.extend(chain.rows);
+            chains.needs.extend(chain.needs);
+            chains.start.push(chains.rows.len());
+            chains.needs_start.push(chains.needs.len());
+        }
+        Self { of, ..chains }
+    }
+}
+
+/// A chain that rows may still join.
+struct Open {
+    rows: Vec<u32>,
+    needs: Vec<u32>,
+    /// Terms of its rows in `needs`.
+    terms: usize,
+}
+
+/// Writes the union of two lists in rising order to `union`, and returns how many the others are.
+fn merge(list: &[u32], others: impl Iterator<Item = u32>, union: &mut Vec<u32>) -> usize {
+    union.clear();
+    let (mut at, mut count) = (0, 0);
+    for other in others {
+        count += 1;
+        while list.get(at).is_some_and(|&it| it < other) {
+            union.push(list[at]);
+            at += 1;
+        }
+        at += usize::from(list.get(at) == Some(&other));
+        union.push(other);
+    }
+    union.extend_from_slice(&list[at..]);
+    count
+}

@@ -1,0 +1,76 @@
+//! Lowers a scheme: chains and packs the system (shared results are kept), proves progress, and plans the launch.
+
+use super::pack::{Packed, pack};
+use super::prove::prove;
+use super::scheme::{Scheme, Shape};
+use super::space::legal;
+use super::text::{kernel, source};
+use crate::domain::Candidate;
+use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
+use crate::ops::Refusal;
+use crate::ops::sptrsv::{System, no_candidate};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most bytes of packed systems that are kept for later schemes.
+const KEPT_BYTES: u64 = 1 << 30;
+
+/// Keeps each packing of one system for the schemes that share it. The oldest are dropped first.
+#[derive(Default)]
+pub struct ChainsLowerer {
+    packed: Vec<(Shape, Arc<Packed>)>,
+}
+
+impl ChainsLowerer {
+    pub fn lower(&mut self, candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {
+        let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
+        legal(&scheme, system).map_err(Refusal)?;
+        let packed = self.packed(&scheme.shape, system)?;
+        let started = Instant::now();
+        let problem = &system.problem;
+        let tasks = packed.count();
+        let blocks = tasks.div_ceil(scheme.warps).clamp(1, system.device.multiprocessors);
+        let step = Step {
+            shared_bytes: scheme.block_bytes(problem.dtype) as u32,
+            resident: true,
+            ..kernel(&scheme, problem, tasks).step(blocks, scheme.warps * 32)
+        };
+        let program = CudaProgram::of_steps(source(&scheme, problem), vec![step]);
+        let bytes = packed.slots as u64 * problem.dtype.bytes();
+        let scratch = vec![Scratch { bytes, fill: u32::MAX }; 2];
+        let arrays = arrays(&scheme.shape, &packed);
+        let bare = Recipe::bare(candidate, Program::Cuda(program));
+        let lowering_ms = packed.ms + started.elapsed().as_secs_f64() * 1e3;
+        Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(packed.ms), ..bare })
+    }
+
+    fn packed(&mut self, shape: &Shape, system: &System) -> Result<Arc<Packed>, Refusal> {
+        if let Some((_, packed)) = self.packed.iter().find(|(known, _)| known == shape) {
+            return Ok(packed.clone());
+        }
+        let packed = Arc::new(pack(system, shape)?);
+        prove(&packed, shape, system.triangular.rows())?;
+        let kept = |packed: &[(Shape, Arc<Packed>)]| -> u64 {
+            packed.iter().map(|(_, packed)| packed.bytes()).sum()
+        };
+        while !self.packed.is_empty() && packed.bytes() + kept(&self.packed) > KEPT_BYTES {
+            self.packed.remove(0);
+        }
+        self.packed.push((*shape, packed.clone()));
+        Ok(packed)
+    }
+}
+
+fn arrays(shape: &Shape, packed: &Packed) -> Vec<Array> {
+    let Shape { rows, terms } = shape;
+    let name = |what| format!("chains_{what}_{rows}_{terms}");
+    let array = |what, data| Array { name: name(what), data };
+    vec![
+        array("tasks", ArrayData::U32(packed.tasks.clone())),
+        array("cols", ArrayData::U32(packed.cols.clone())),
+        array("partials", ArrayData::U32(packed.partials.clone())),
+        array("vals", packed.vals.clone()),
+        array("scale", packed.scale.clone()),
+        array("rows", ArrayData::U32(packed.rows.clone())),
+    ]
+}

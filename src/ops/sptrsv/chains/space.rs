@@ -1,0 +1,234 @@
+//! The space of the `chains` family: every scheme counted, those worth trying listed by explicit rules, each with a time.
+
+use super::chain::Chains;
+use super::scheme::{FAMILY, Scheme, Shape};
+use crate::domain::{Candidate, Fixed, Removal, funnel};
+use crate::ops::sptrsv::{Share, System};
+use crate::search::Draw;
+use crate::search::domain::Domain;
+use rayon::prelude::*;
+use std::collections::{HashMap, HashSet};
+
+const ROWS: [u32; 4] = [4, 8, 16, 32];
+const TERMS: [u32; 3] = [512, 1024, 4096];
+const UNROLL: [u32; 3] = [2, 4, 8];
+const WARPS: [u32; 4] = [4, 8, 16, 32];
+
+/// Warps times columns that a lane of each has under way: more would not fit a multiprocessor's registers.
+const MOST_COLUMNS: u32 = 64;
+
+/// Terms from which a system is large: packing it takes so long that it is done for two shapes only.
+const LARGE: usize = 1_000_000;
+
+/// Chains pay where they leave at most this share of the waits of a row after row.
+const WAITS_LEFT: f64 = 0.75;
+
+/// The parameters with their values, in the order in which they vary.
+pub fn domains() -> Vec<Domain> {
+    let ints = |name, values: &[u32]| {
+        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
+    };
+    vec![ints("rows", &ROWS), ints("terms", &TERMS), ints("unroll", &UNROLL), ints("warps", &WARPS)]
+}
+
+/// The whole product, one by one.
+fn every() -> Vec<Scheme> {
+    let mut all = Vec::new();
+    for rows in ROWS {
+        for terms in TERMS {
+            for unroll in UNROLL {
+                all.extend(WARPS.map(|warps| Scheme {
+                    shape: Shape { rows, terms },
+                    unroll,
+                    warps,
+                }));
+            }
+        }
+    }
+    all
+}
+
+/// Schemes of the whole product, legal or not, with the fixed parameter values.
+pub fn admitted(fixed: &Fixed) -> u64 {
+    every().iter().filter(|scheme| fixed.admits(&scheme.candidate())).count() as u64
+}
+
+/// Why the family has no schemes for the system, if it has none.
+pub fn lacking(system: &System) -> Option<&'static str> {
+    if system.problem.rhs != 1 {
+        Some("its schemes solve for one right-hand side at a time")
+    } else if system.problem.dtype.is_half() || system.triangular.rows() == 0 {
+        Some("only for f32 and f64, and systems with rows")
+    } else {
+        None
+    }
+}
+
+/// Why a scheme cannot run for this system, whatever its arrays.
+pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
+    if let Some(why) = lacking(system) {
+        return Err(why.to_owned());
+    }
+    if system.device.compute_major().unwrap_or(0) < 8 {
+        return Err("the device has no asynchronous copies to shared memory".to_owned());
+    }
+    if scheme.warps * scheme.unroll > MOST_COLUMNS {
+        return Err(format!(
+            "{} warps leave too few registers for {} columns a lane",
+            scheme.warps, scheme.unroll
+        ));
+    }
+    let bytes = scheme.block_bytes(system.problem.dtype);
+    let most = system.device.shared_bytes_per_block;
+    if bytes > most {
+        return Err(format!(
+            "{} warps take {bytes} bytes of shared memory; at most {most} are available",
+            scheme.warps
+        ));
+    }
+    Ok(())
+}
+
+/// The family's part of the space.
+pub fn share(system: &System) -> Share {
+    let full = every().len() as u64;
+    let empty = |rule: String| Share {
+        family: FAMILY,
+        scored: Vec::new(),
+        full,
+        rules: vec![rule],
+        spared: None,
+        despite: HashMap::new(),
+    };
+    if let Some(why) = lacking(system) {
+        return empty(format!("{FAMILY}: {why}"));
+    }
+    let surveys = surveyed(system, &ROWS);
+    let list = listed(system, &surveys);
+    let mut scored = predicted(system, &surveys, &list);
+    scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
+    let rules = vec![
+        "chains: only if they leave at most three quarters of the waits of row after row; two columns a lane only with 32 warps; above \
+         1,000,000 terms chains of 8 or 16 rows and panels of 1024 values"
+            .to_owned(),
+    ];
+    // For a request that asks for the family where the rules leave nothing.
+    let spared = match scored.is_empty() {
+        true => {
+            let one = Scheme { shape: Shape { rows: 32, terms: 1024 }, unroll: 4, warps: 16 };
+            let can = legal(&one, system).is_ok();
+            can.then(|| predicted(system, &surveys, &[one]).pop()).flatten()
+        }
+        false => None,
+    };
+    Share { family: FAMILY, scored, full, rules, spared, despite: HashMap::new() }
+}
+
+/// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
+/// have removed it. `Share::full` is how many can run.
+pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
+    let surveys = if lacking(system).is_none() { surveyed(system, &ROWS) } else { HashMap::new() };
+    let listed: HashSet<Scheme> = match lacking(system) {
+        Some(_) => HashSet::new(),
+        None => listed(system, &surveys).into_iter().collect(),
+    };
+    let asked = |scheme: &Scheme| fixed.is_empty() || fixed.admits(&scheme.candidate());
+    let runs = |scheme: &Scheme| legal(scheme, system).is_ok() && asked(scheme);
+    let running: Vec<Scheme> = every().into_iter().filter(runs).collect();
+    let full = running.len() as u64;
+    let drawn = draw.numbers(FAMILY, full).take(draw.most);
+    let drawn: Vec<Scheme> = drawn.map(|number| running[number as usize]).collect();
+    let mut despite = HashMap::new();
+    for scheme in drawn.iter().filter(|scheme| !listed.contains(scheme)) {
+        despite.insert(scheme.candidate().id(), Removal::by(funnel::REDUCTION));
+    }
+    let scored = predicted(system, &surveys, &drawn);
+    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
+}
+
+/// The reduced list, of schemes that can run.
+fn listed(system: &System, surveys: &HashMap<u32, Survey>) -> Vec<Scheme> {
+    let levels = system.levels.widths.len();
+    if levels < 2 {
+        return Vec::new();
+    }
+    let waits = |rows: u32| surveys.get(&rows).map_or(f64::INFINITY, |survey| survey.waits);
+    let longest = ROWS[ROWS.len() - 1];
+    if waits(longest) > WAITS_LEFT * levels as f64 {
+        return Vec::new();
+    }
+    let large = system.triangular.nnz() + system.triangular.rows() > LARGE;
+    let shape_worth = |shape: &Shape| match large {
+        true => [8, 16].contains(&shape.rows) && shape.terms == 1024,
+        false => true,
+    };
+    let scheme_worth = |scheme: &Scheme| {
+        // Fewer columns under way were slower by a third and more wherever registers allow for four.
+        let enough = scheme.unroll > 2 || scheme.warps > MOST_COLUMNS / 4;
+        enough && shape_worth(&scheme.shape) && legal(scheme, system).is_ok()
+    };
+    every().into_iter().filter(scheme_worth).collect()
+}
+
+/// What chains of at most some number of rows make of a system.
+#[derive(Clone, Copy, Debug, Default)]
+struct Survey {
+    /// Most waits for other warps, one after the other.
+    waits: f64,
+    chains: f64,
+    /// Values of panels, and their columns.
+    values: f64,
+    columns: f64,
+}
+
+fn surveyed(system: &System, rows: &[u32]) -> HashMap<u32, Survey> {
+    rows.par_iter().map(|&rows| (rows, survey(system, rows))).collect()
+}
+
+fn survey(system: &System, rows: u32) -> Survey {
+    let chains = Chains::of(system, rows as usize);
+    let mut depth = vec![0u32; chains.len()];
+    let mut values = 0.0;
+    for chain in 0..chains.len() {
+        let needs = chains.needs_of(chain);
+        let after = needs.iter().map(|&it| depth[chains.of[it as usize] as usize] + 1).max();
+        depth[chain] = after.unwrap_or(0);
+        values += chains.panel(chain) as f64;
+    }
+    Survey {
+        waits: f64::from(depth.iter().copied().max().unwrap_or(0)),
+        chains: chains.len() as f64,
+        values,
+        columns: chains.needs.len() as f64,
+    }
+}
+
+/// The schemes with predicted microseconds.
+fn predicted(
+    system: &System,
+    surveys: &HashMap<u32, Survey>,
+    schemes: &[Scheme],
+) -> Vec<(Candidate, f64)> {
+    let of = |scheme: &Scheme| {
+        let survey = surveys.get(&scheme.shape.rows).copied().unwrap_or_default();
+        (scheme.candidate(), us(scheme, &survey, system))
+    };
+    schemes.iter().map(of).collect()
+}
+
+/// Predicted microseconds of one call: what waits for each other and the bytes, the longer of the two and a part of the other.
+fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
+    let hop = 2.2 * if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
+    // A row of a chain is a shuffle and a multiplication after the one before.
+    let path = survey.waits * hop + 25.0 * system.levels.widths.len() as f64;
+    let warps = f64::from(scheme.warps * system.device.multiprocessors.max(1));
+    let turns = survey.chains / warps * 3.0 * hop;
+    let value = system.problem.dtype.bytes() as f64;
+    let bytes = survey.values * value
+        + survey.columns * (4.0 + value)
+        + survey.chains * 32.0
+        + system.triangular.rows() as f64 * (4.0 + 5.0 * value);
+    let flow = bytes / system.device.copy_gbps.max(100.0);
+    let wide = turns.max(flow);
+    3.0 + (path.max(wide) + 0.3 * path.min(wide)) / 1e3
+}
