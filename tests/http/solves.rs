@@ -27,7 +27,8 @@ async fn a_solve_is_queued_with_its_defaults_and_found_by_its_query() {
     assert_eq!(response.status(), 202);
     let job: Value = response.json().await.unwrap();
     let problem = json!({
-        "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "non-unit", "transpose": false
+        "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "non-unit", "transpose": false,
+        "stability": "windowed"
     });
     assert_eq!(job["problem"], problem);
     assert_eq!(

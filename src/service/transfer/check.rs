@@ -89,7 +89,9 @@ pub fn check(record: &Record) -> Checked {
             }
         }
         Record::Matrix(sent) => facts(&sent.matrix),
-        Record::Header(_) | Record::File(_) | Record::Part(_) | Record::End(_) => Ok(()),
+        // Whose plans these are is told with each of them from now on.
+        Record::Header(header) => store(&header.store),
+        Record::File(_) | Record::Part(_) | Record::End(_) => Ok(()),
     }
 }
 

@@ -140,7 +140,9 @@ impl Reader {
         if named.version != VERSION {
             return Err(BadExport::Version(named.version));
         }
-        match self.record()? {
+        let first = self.record()?;
+        check(&first).map_err(|why| self.bad(" (the header)", &why))?;
+        match first {
             Record::Header(header) => Ok(header),
             _ => Err(BadExport::NoExport("its first line is no header".to_owned())),
         }
