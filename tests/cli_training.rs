@@ -141,7 +141,7 @@ async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
     assert!(lines[1].ends_with("was tuned before"), "{text}");
     assert_eq!(lines[3], "tried 2: 1 tuned, 1 tuned before, 0 failed", "{text}");
     assert!(
-        lines[1].starts_with(&format!("16 {} ", drawn[1])) && lines[1].contains("trials, best"),
+        lines[2].starts_with(&format!("16 {} ", drawn[1])) && lines[2].contains("trials, best"),
         "{text}"
     );
     assert_eq!(kept(&data).await, [drawn[1]]);
