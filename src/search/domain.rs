@@ -21,25 +21,43 @@ impl Domain {
 
 /// Every combination of the domains' values, the last domain varying fastest.
 pub fn product(family: &str, domains: &[Domain]) -> Vec<Candidate> {
-    let mut all = vec![Candidate::new(family)];
+    chosen(family, domains, |_| true)
+}
+
+/// The combinations that `keep` keeps, in the order of [`product`]. One candidate passes through all combinations, and only
+/// those that are kept are copied: most spaces keep a few of a hundred.
+pub fn chosen(
+    family: &str,
+    domains: &[Domain],
+    mut keep: impl FnMut(&Candidate) -> bool,
+) -> Vec<Candidate> {
+    let mut kept = Vec::new();
+    let mut current = Candidate::new(family);
     for domain in domains {
-        all = all
-            .into_iter()
-            .flat_map(|partial| {
-                domain.values.iter().map(move |value| {
-                    let mut candidate = partial.clone();
-                    candidate.params.insert(domain.name.to_owned(), value.clone());
-                    candidate
-                })
-            })
-            .collect();
+        let Some(first) = domain.values.first() else { return kept };
+        current.params.insert(domain.name.to_owned(), first.clone());
     }
-    all
+    let mut places = vec![0; domains.len()];
+    loop {
+        if keep(&current) {
+            kept.push(current.clone());
+        }
+        // As a counter does: the last place that has another value takes it, and those after it begin again.
+        let more = |(place, domain): (&usize, &Domain)| place + 1 < domain.values.len();
+        let Some(turns) = places.iter().zip(domains).rposition(more) else { return kept };
+        places[turns] += 1;
+        places[turns + 1..].fill(0);
+        for (place, domain) in places.iter().zip(domains).skip(turns) {
+            if let Some(value) = current.params.get_mut(domain.name) {
+                value.clone_from(&domain.values[*place]);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Domain, product};
+    use super::{Domain, chosen, product};
 
     #[test]
     fn enumerates_every_combination_once() {
@@ -55,5 +73,8 @@ mod tests {
             ]
         );
         assert_eq!(product("vendor", &[]).len(), 1);
+        assert_eq!(product("f", &[Domain::ints("m1", &[])]).len(), 0);
+        let odd = chosen("f", &domains, |candidate| candidate.int("m1") == Some(1));
+        assert_eq!(odd, product("f", &domains[..])[..2]);
     }
 }

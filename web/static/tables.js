@@ -161,13 +161,22 @@
     };
     // Charts that draw themselves say what is under the cursor.
     window.showTip = showTip;
+    let cursor = null;
+    const tell = under => {
+        if (under?.closest?.(".chart")) return;
+        const part = under?.closest?.("svg :is(g, rect, circle, path):has(> title)");
+        showTip(part?.querySelector(":scope > title")?.textContent, ...cursor);
+    };
     document.addEventListener("pointermove", event => {
-        if (event.target.closest?.(".chart")) return;
-        const part = event.target.closest?.("svg :is(g, rect, circle, path):has(> title)");
-        showTip(part?.querySelector(":scope > title")?.textContent, event.clientX, event.clientY);
+        cursor = [event.clientX, event.clientY];
+        tell(event.target);
     });
-    document.addEventListener("pointerleave", () => showTip());
-    document.addEventListener("scroll", () => showTip(), { passive: true, capture: true });
+    document.addEventListener("pointerleave", () => { cursor = null; showTip(); });
+    // A scroll moves the picture, not the cursor: what is under it now is told, as the next move would.
+    document.addEventListener("scroll", () => {
+        showTip();
+        if (cursor) tell(document.elementFromPoint(...cursor));
+    }, { passive: true, capture: true });
 
     // Swapped content is as the server ordered it, with nothing chosen.
     const again = () => { sortAll(); offer(); };

@@ -17,7 +17,7 @@ use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
 
 const FAMILY: &str = "row_split";
@@ -59,10 +59,9 @@ impl SpmmFamily for ColumnMajors {
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         match effective_layout(problem) {
             Layout::Row => Vec::new(),
-            Layout::Col => product(FAMILY, self.domains())
-                .into_iter()
-                .filter(|c| order_serves(c, problem) && differs(c))
-                .collect(),
+            Layout::Col => {
+                chosen(FAMILY, self.domains(), |c| order_serves(c, problem) && differs(c))
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::program::{EntryPoint, aggregate, number, parameter};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use half::{bf16, f16};
 use pack::{Condensed, LISTS, Operand, ROWS, Shape};
 use std::sync::{Arc, LazyLock};
@@ -71,11 +71,9 @@ impl SpmmFamily for CondensedTcs {
         if !takes(problem) {
             return Vec::new();
         }
-        let all = product(FAMILY, self.domains()).into_iter();
-        all.filter(|candidate| {
+        chosen(FAMILY, self.domains(), |candidate| {
             order_serves(candidate, problem) && self.kernel(candidate, problem).is_some()
         })
-        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {

@@ -20,7 +20,7 @@ use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use std::sync::{Arc, LazyLock};
 
 const NAME: &str = "resident";
@@ -61,8 +61,7 @@ impl SpmmFamily for Residents {
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        let all = product(NAME, self.domains()).into_iter();
-        all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
+        chosen(NAME, self.domains(), |candidate| self.kernel(candidate, problem).is_some())
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {

@@ -17,7 +17,7 @@ use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
 
 pub struct RowPanels;
@@ -60,8 +60,7 @@ impl SpmmFamily for RowPanels {
         if effective_layout(problem) != Layout::Row {
             return Vec::new();
         }
-        let all = product("row_panel", self.domains()).into_iter();
-        all.filter(|c| {
+        chosen("row_panel", self.domains(), |c| {
             let number = |name| count(c, name).unwrap_or(0);
             let n1 = number("n1");
             // A narrower tile reads A once more; a wider one wastes lanes.
@@ -76,7 +75,6 @@ impl SpmmFamily for RowPanels {
                 && width_serves(problem.n, n1)
                 && number("vec") == widest_vector(problem, false)
         })
-        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {

@@ -8,6 +8,8 @@ use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Output, Spmm};
 use crate::ops::vendor::candidate;
 use crate::search::domain::Domain;
 use crate::sparse::{Csr, blocks};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
 
 /// What one family adds to the space.
 pub struct Listed {
@@ -86,15 +88,24 @@ fn fitting_blocks(matrix: &Csr, problem: &Spmm) -> impl Iterator<Item = usize> {
 
 /// The distinct CUDA texts that this space compiles for typical problems, with a label: tests compile them without a GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
-    let mut texts = std::collections::BTreeMap::new();
-    for problem in typical_problems() {
-        for candidate in enumerate(&problem, DeviceKind::Cuda) {
-            let Some(kernel) = family::kernel(&candidate, &problem) else { continue };
-            if is_legal(&kernel.tile(), &problem) {
+    let of_problem = |problem: &Spmm| {
+        let mut texts = BTreeMap::new();
+        for candidate in enumerate(problem, DeviceKind::Cuda) {
+            let Some(kernel) = family::kernel(&candidate, problem) else { continue };
+            if is_legal(&kernel.tile(), problem) {
                 texts.entry(kernel.source()).or_insert_with(|| format!("{problem:?} {candidate}"));
             }
         }
-    }
+        texts
+    };
+    // Of two labels of one text the first stays, so that the list is the same however many threads make it.
+    let first = |mut texts: BTreeMap<String, String>, more: BTreeMap<String, String>| {
+        for (source, label) in more {
+            texts.entry(source).or_insert(label);
+        }
+        texts
+    };
+    let texts = typical_problems().par_iter().map(of_problem).reduce(BTreeMap::new, first);
     texts.into_iter().map(|(source, label)| (label, source, None)).collect()
 }
 

@@ -21,7 +21,7 @@ use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Dtype, Intensity, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
 
 /// Bytes of staged columns of B that a block may ask for: less leaves the map's reuse unused, more leaves a
@@ -70,7 +70,6 @@ impl SpmmFamily for TiledColumns {
         if effective_layout(problem) != Layout::Col {
             return Vec::new();
         }
-        let all = product("tiled", self.domains()).into_iter();
         let staged = |candidate: &Candidate| {
             let columns =
                 u64::from(count(candidate, "buffer")?) * u64::from(count(candidate, "r")?);
@@ -81,10 +80,9 @@ impl SpmmFamily for TiledColumns {
             !is_local(candidate) || matches!(candidate.text("segment"), Some("none" | "auto"))
         };
         let serves = |candidate: &Candidate| order_serves(candidate, problem) && cut(candidate);
-        all.filter(|candidate| {
+        chosen("tiled", self.domains(), |candidate| {
             problem.n >= 2 && staged(candidate) == Some(true) && serves(candidate)
         })
-        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {

@@ -22,7 +22,7 @@ use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use std::sync::LazyLock;
 
@@ -85,8 +85,7 @@ impl SpmmFamily for TiledRows {
         if effective_layout(problem) != Layout::Row {
             return Vec::new();
         }
-        let all = product(NAME, self.domains()).into_iter();
-        all.filter(|candidate| order_serves(candidate, problem)).collect()
+        chosen(NAME, self.domains(), |candidate| order_serves(candidate, problem))
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {

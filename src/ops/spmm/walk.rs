@@ -8,7 +8,7 @@ use super::text::{self, element, elements, output};
 use crate::domain::recipe::Arg;
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::program::{EntryPoint, Operand, Setting, aggregate, number, parameter};
-use crate::search::domain::{Domain, product};
+use crate::search::domain::{Domain, chosen};
 use dense::STAGED_COLUMNS;
 use std::sync::LazyLock;
 
@@ -102,10 +102,10 @@ pub fn candidates(family: &str, domains: &[Domain], problem: &Spmm) -> Vec<Candi
             })
             .collect::<Vec<_>>()
     };
-    let all = Dense::ALL.into_iter().flat_map(|dense| product(family, &narrowed(dense)));
-    let listed = |walk: Walk| walk.makes_sense() && walk.order_pays();
-    all.filter(|c| order_serves(c, problem) && Walk::of(c, problem, domains).is_some_and(listed))
-        .collect()
+    let pays = |walk: Walk| walk.makes_sense() && walk.order_pays();
+    let keep =
+        |c: &Candidate| order_serves(c, problem) && Walk::of(c, problem, domains).is_some_and(pays);
+    Dense::ALL.into_iter().flat_map(|dense| chosen(family, &narrowed(dense), keep)).collect()
 }
 
 /// Elements of the widest vector that rows of B and C align to: 16 bytes, or fewer where n is no multiple, or smaller.
