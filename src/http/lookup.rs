@@ -108,6 +108,8 @@ const TRUSTED_FOR: Duration = Duration::from_secs(1);
 const STABLE_FOR: Duration = Duration::from_secs(10);
 /// Most entries of the cache. Keys are chosen by clients, so both their count and their size are bounded.
 const MAX_ANSWERS: usize = 1 << 16;
+/// So many may be outdated before anybody looks.
+const FEW_ANSWERS: usize = 256;
 /// Longer query strings are not frequent lookups, and would make keys the larger part of the cache.
 const MAX_QUERY: usize = 1024;
 
@@ -175,30 +177,53 @@ struct Slots {
     by: HashMap<Box<str>, Arc<Slot>>,
     /// Of all answers.
     bytes: usize,
+    /// Entries left after the outdated ones went last.
+    left: usize,
 }
 
 impl Slots {
+    /// An answer is outdated after seconds, and all are when a plan is stored: they go whenever the entries have doubled, so that
+    /// memory follows what is asked now, not all that was ever asked.
+    fn drop_outdated_in_time(&mut self, moment: Moment) {
+        if self.by.len() >= FEW_ANSWERS.max(2 * self.left) {
+            self.drop_outdated(moment);
+            self.count();
+        }
+    }
+
+    /// Slots being filled have no answer yet, but a request holds them.
+    fn drop_outdated(&mut self, moment: Moment) {
+        self.by.retain(|_, slot| !is_idle(slot) || slot.current(moment).is_some());
+    }
+
+    fn count(&mut self) {
+        self.bytes = self.by.values().map(|slot| slot.bytes()).sum();
+        self.left = self.by.len();
+    }
+
     fn remove(&mut self, query: &str) {
         if let Some(slot) = self.by.remove(query) {
             self.bytes -= slot.bytes().min(self.bytes);
         }
     }
 
-    /// Drops the outdated answers, or else some of all, so that this is seldom needed. Slots being filled have no answer yet, but
-    /// a request holds them.
+    /// Drops the outdated answers, or else some of all, so that this is seldom needed.
     fn make_room(&mut self, moment: Moment) {
-        let idle = |slot: &Arc<Slot>| Arc::strong_count(slot) == 1;
         let least = self.by.len() / 16;
         let before = self.by.len();
-        self.by.retain(|_, slot| !idle(slot) || slot.current(moment).is_some());
+        self.drop_outdated(moment);
         let mut more = least.saturating_sub(before - self.by.len());
         self.by.retain(|_, slot| {
-            let goes = more > 0 && idle(slot);
+            let goes = more > 0 && is_idle(slot);
             more -= usize::from(goes);
             !goes
         });
-        self.bytes = self.by.values().map(|slot| slot.bytes()).sum();
+        self.count();
     }
+}
+
+fn is_idle(slot: &Arc<Slot>) -> bool {
+    Arc::strong_count(slot) == 1
 }
 
 impl LookupCache {
@@ -221,6 +246,7 @@ impl LookupCache {
         if let Some(slot) = slots.by.get(query) {
             return Some(Arc::clone(slot));
         }
+        slots.drop_outdated_in_time(moment);
         let full = |slots: &Slots| slots.by.len() >= MAX_ANSWERS || slots.bytes >= self.most;
         if full(&slots) {
             slots.make_room(moment);
@@ -331,7 +357,9 @@ async fn ask(app: &App, (uri, caller): Asked<'_>) -> Result<Answer, Problem> {
     let lookup = app.whole.on_behalf_of(caller).lookup(&query).await?;
     let grade = lookup.grade;
     let body = Lookup::from(lookup).to_json().map_err(Problem::internal)?;
-    Ok(Answer { tag: etag::of(&body), body: body.into(), grade, epoch, at })
+    // A serializer's vector has up to as much again behind its end, for as long as the answer is kept.
+    let body = Bytes::from(body.into_boxed_slice());
+    Ok(Answer { tag: etag::of(&body), body, grade, epoch, at })
 }
 
 fn caller(request: &Request) -> Result<&Caller, Problem> {
@@ -379,6 +407,20 @@ mod tests {
             assert!(cache.current("none", moment).is_none());
             assert!(cache.current("measured", Moment { epoch: 8, ..moment }).is_none());
         }
+    }
+
+    #[test]
+    fn outdated_answers_go_before_the_cache_is_full() {
+        let (cache, start) = (LookupCache::new(1 << 20), Instant::now());
+        let mut most = 0;
+        for i in 0..20 * FEW_ANSWERS {
+            // A plan is stored after every hundredth answer.
+            put(&cache, &i.to_string(), Grade::Exact, at((i / 100) as u64, start));
+            most = most.max(cache.slots().by.len());
+        }
+        assert!((FEW_ANSWERS..=FEW_ANSWERS + 100).contains(&most), "{most}");
+        let slots = cache.slots();
+        assert_eq!(slots.bytes, 2 * slots.by.len());
     }
 
     #[test]
