@@ -107,6 +107,9 @@ impl SqlStore {
             .await?;
         MIGRATIONS.run(&writer).await?;
         drop(lock);
+        // Statistics are the writer's to renew. One that only reads fails at it when it is closed, and the driver then drops the connection
+        // instead of waiting for its end: if that came after the writer's, the log stayed beside the file.
+        let options = options.optimize_on_close(false, None);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .idle_timeout(None)

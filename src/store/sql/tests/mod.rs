@@ -1,5 +1,6 @@
-//! Tests of the database as a whole: which queries use an index, and that older schemas are upgraded.
+//! Tests of the database as a whole: which queries use an index, that older schemas are upgraded, and what is left once it is closed.
 
+mod closing;
 mod deliveries;
 mod indexes;
 mod synchronous;
