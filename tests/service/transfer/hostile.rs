@@ -92,7 +92,9 @@ async fn of_a_damaged_export_nothing_is_stored() {
         let mut file = file.clone();
         file[at] ^= 0x10;
         std::fs::write(&bad, &file).unwrap();
-        assert!(to.service.import(&bad, false).await.is_err(), "byte {at}");
+        // What is packed has more than one form: a copy from elsewhere may be of the same bytes.
+        let same = zstd::decode_all(&file[..]).is_ok_and(|unpacked| unpacked == text);
+        assert!(same || to.service.import(&bad, false).await.is_err(), "byte {at}");
         std::fs::write(&bad, &file[..at]).unwrap();
         refusal(to.service.import(&bad, false).await);
     }
