@@ -5,6 +5,7 @@ mod access;
 #[path = "../fixture/claimed.rs"]
 mod claimed;
 mod classes;
+mod clocks;
 #[path = "../fixture/device.rs"]
 mod device;
 mod durability;
@@ -273,6 +274,8 @@ on!(
     servers,
     crate::Harness::postgres(false).await,
     statements::every_statement_fits_the_schema,
+    clocks::deliveries_are_due_by_the_servers_clock,
+    clocks::devices_are_forgotten_beside_a_heartbeat,
     server::a_lease_far_ahead_strands_no_job,
     server::a_job_that_another_has_locked_is_passed_over,
     server::hints_reach_other_servers,
