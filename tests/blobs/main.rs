@@ -7,6 +7,7 @@ mod proxy;
 mod server;
 mod service;
 mod sharing;
+mod tls;
 #[path = "../tuning/server.rs"]
 #[allow(dead_code)]
 mod tuning;

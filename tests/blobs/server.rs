@@ -68,6 +68,7 @@ impl S3Server {
             prefix: PREFIX.to_owned(),
             options: options.map(|(name, value)| (name.to_owned(), Secret(value))).to_vec(),
             allow_http: true,
+            ca_file: None,
             timeout: Duration::from_secs(5),
             retry: Duration::from_secs(5),
             presign: true,

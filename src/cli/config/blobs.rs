@@ -33,6 +33,7 @@ pub struct S3 {
     session_token: Secret,
     virtual_hosted: bool,
     allow_http: bool,
+    ca_file: String,
     timeout_s: f64,
     retry_s: f64,
 }
@@ -87,6 +88,7 @@ impl Config {
             prefix: prefix.to_owned(),
             options,
             allow_http,
+            ca_file: chosen(&self.s3.ca_file).map(PathBuf::from),
             timeout: Duration::from_secs_f64(timeout_s),
             retry: Duration::from_secs_f64(retry_s),
             presign: self.data.presign,
@@ -188,14 +190,17 @@ mod tests {
         let names: Vec<&str> = found.options.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["aws_access_key_id", "aws_session_token"]);
         assert!(!found.allow_http);
+        assert_eq!(found.ca_file, None);
 
         let own = [
             there,
             ("s3.access_key_id", "of the file".into()),
             ("s3.secret_access_key", "never shown".into()),
+            ("s3.ca_file", "/etc/ssl/our-ca.pem".into()),
         ];
         let found = settings(&own, &variables);
         assert_eq!(found.options.last().unwrap().1, Secret("never shown".to_owned()));
+        assert_eq!(found.ca_file.unwrap(), PathBuf::from("/etc/ssl/our-ca.pem"));
         assert!(!found.options.iter().any(|(name, _)| name == "aws_session_token"));
         let shown = format!("{:?}", with(&own, &variables).unwrap());
         assert!(!shown.contains("never shown") && !shown.contains("its token"), "{shown}");

@@ -24,6 +24,7 @@ mod fault;
 mod keeping;
 mod probe;
 mod transport;
+mod trust;
 
 use super::checking::Checking;
 use super::sweep::sweep;
@@ -74,6 +75,8 @@ pub struct BucketSettings {
     pub options: Vec<(String, Secret)>,
     /// Whether the store may be reached without TLS.
     pub allow_http: bool,
+    /// A file in PEM with the certificates of the authorities that are trusted instead of the system's.
+    pub ca_file: Option<PathBuf>,
     /// Longest time of one request.
     pub timeout: Duration,
     /// How long requests are repeated that may succeed.

@@ -82,6 +82,7 @@ impl Bucket {
             limit: *timeout,
             plain: *allow_http,
             roles: roles(&settings.options),
+            ca_file: settings.ca_file.clone(),
             clock: Arc::clone(&clock),
         };
         let mut builder = AmazonS3Builder::new();

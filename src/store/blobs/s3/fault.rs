@@ -1,5 +1,6 @@
 //! What goes wrong with a store: told apart by what helps, in words without the store's own documents.
 
+use super::trust::Distrust;
 use crate::store::{BlobError, Cause};
 use object_store::client::HttpError;
 use std::error::Error;
@@ -108,7 +109,7 @@ impl Fault {
                 }
                 // An error in the body of an answer that began as a success.
                 (Some(200), _) => named(Kind::Passes, "the store failed on the way"),
-                (None, Some(what)) => named(Kind::Passes, &what),
+                (None, Some((kind, what))) => named(kind, &what),
                 _ => named(Kind::Lasts, &short(&text)),
             },
         }
@@ -145,8 +146,9 @@ fn code(text: &str) -> Option<&str> {
     word.then_some(code)
 }
 
-/// What happened to a request that had no answer.
-fn transport(error: &(dyn Error + 'static)) -> Option<String> {
+/// What happened to a request that had no answer. One that was not sent, since the certificate was not to be trusted, may be sent once
+/// that has been replaced, like one that was refused.
+fn transport(error: &(dyn Error + 'static)) -> Option<(Kind, String)> {
     let mut at = Some(error);
     while let Some(error) = at {
         if let Some(lost) = error.downcast_ref::<HttpError>() {
@@ -154,7 +156,10 @@ fn transport(error: &(dyn Error + 'static)) -> Option<String> {
             while let Some(inner) = innermost.source() {
                 innermost = inner;
             }
-            return Some(format!("the store cannot be reached: {innermost}"));
+            return Some(match innermost.is::<Distrust>() {
+                true => (Kind::Refused, innermost.to_string()),
+                false => (Kind::Passes, format!("the store cannot be reached: {innermost}")),
+            });
         }
         at = error.source();
     }

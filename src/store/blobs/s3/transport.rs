@@ -5,10 +5,12 @@
 //! ends like an answer that does not come.
 
 use super::Secret;
+use super::trust::{Distrust, trusting, without_roots};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Uri;
+use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
@@ -20,6 +22,7 @@ use object_store::client::{
 };
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -90,7 +93,28 @@ pub(super) struct Transport {
     pub plain: bool,
     /// Hosts, with their ports, that are asked for credentials without it all the same.
     pub roles: Vec<String>,
+    /// A file with the certificates of the authorities that are trusted; without one they are the system's.
+    pub ca_file: Option<PathBuf>,
     pub clock: Arc<StoreClock>,
+}
+
+impl Transport {
+    /// TLS by the authorities that are trusted.
+    fn tls(&self) -> Result<HttpsConnectorBuilder<WantsSchemes>, String> {
+        if let Some(file) = &self.ca_file {
+            return Ok(HttpsConnectorBuilder::new().with_tls_config(trusting(file)?));
+        }
+        let provider = rustls::crypto::ring::default_provider();
+        match HttpsConnectorBuilder::new().with_provider_and_native_roots(provider) {
+            Ok(tls) => Ok(tls),
+            // There is nothing to trust where nothing is encrypted.
+            Err(_) if self.plain => {
+                let config = without_roots().map_err(|error| error.to_string())?;
+                Ok(HttpsConnectorBuilder::new().with_tls_config(config))
+            }
+            Err(error) => Err(format!("the system's certificates cannot be read: {error}")),
+        }
+    }
 }
 
 impl HttpConnector for Transport {
@@ -99,36 +123,20 @@ impl HttpConnector for Transport {
         tcp.set_connect_timeout(Some(CONNECTING));
         tcp.set_nodelay(true);
         tcp.enforce_http(false);
-        let provider = rustls::crypto::ring::default_provider();
-        let tls = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider);
-        let tls = tls.or_else(|error| match self.plain {
-            // There is nothing to trust where nothing is encrypted.
-            true => Ok(HttpsConnectorBuilder::new()
-                .with_tls_config(without_roots().map_err(io::Error::other)?)),
-            false => Err(error),
-        });
-        let tls = tls.map_err(|source| object_store::Error::Generic {
-            store: "S3",
-            source: format!("the system's certificates cannot be read: {source}").into(),
-        })?;
+        let tls = self
+            .tls()
+            .map_err(|why| object_store::Error::Generic { store: "S3", source: why.into() })?;
         // Which requests go without TLS is judged for each.
         let tls = tls.https_or_http();
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(hyper_util::rt::TokioTimer::new())
             .build(tls.enable_http1().wrap_connector(tcp));
-        let Self { limit, plain, ref roles, ref clock } = *self;
+        let Self { limit, plain, ref roles, ref clock, ref ca_file } = *self;
         let (roles, clock) = (roles.clone(), Arc::clone(clock));
-        Ok(HttpClient::new(Connected { client, limit, plain, roles, clock }))
+        let own_authority = ca_file.is_some();
+        Ok(HttpClient::new(Connected { client, limit, plain, own_authority, roles, clock }))
     }
-}
-
-/// TLS that trusts nobody.
-fn without_roots() -> Result<rustls::ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config =
-        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(config?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
 }
 
 #[derive(Debug)]
@@ -136,6 +144,8 @@ struct Connected {
     client: Client<HttpsConnector<Tcp>, HttpRequestBody>,
     limit: Duration,
     plain: bool,
+    /// Whether the authorities that are trusted are those of a file.
+    own_authority: bool,
     roles: Vec<String>,
     clock: Arc<StoreClock>,
 }
@@ -164,7 +174,8 @@ impl HttpService for Connected {
             .is_none_or(|place| self.roles.iter().all(|it| it != place.as_str()));
         let limit = LIMIT.try_with(|limit| *limit).unwrap_or(self.limit);
         let exchange = async {
-            let answer = self.client.request(request).await.map_err(of_client)?;
+            let answer = self.client.request(request).await;
+            let answer = answer.map_err(|error| of_client(error, self.own_authority))?;
             let (head, body) = answer.into_parts();
             let body: Bytes = body.collect().await.map_err(of_body)?.to_bytes();
             Ok::<_, HttpError>(HttpResponse::from_parts(head, body.into()))
@@ -182,7 +193,11 @@ impl HttpService for Connected {
     }
 }
 
-fn of_client(error: hyper_util::client::legacy::Error) -> HttpError {
+fn of_client(error: hyper_util::client::legacy::Error, own_authority: bool) -> HttpError {
+    if let Some(distrust) = Distrust::of(&error, own_authority) {
+        // Of this kind it is not repeated: the same certificate would be shown each time.
+        return HttpError::new(HttpErrorKind::Unknown, distrust);
+    }
     let kind = match error.is_connect() {
         true => HttpErrorKind::Connect,
         // The server may have done what it was asked for.
