@@ -11,6 +11,7 @@ doubled, or the service did not go on. Clocks are shifted by libfaketime (packag
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -37,20 +38,23 @@ def faults_of(cluster, servers, workers):
         processes[name].kill()
         processes[name].start()
 
+    def signal_all(pids, number):
+        for pid in pids:
+            # A server's process for one connection may have ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def kill_evaluator(name):
-        for pid in tree(processes[name].pid)[1:]:
-            os.kill(pid, signal.SIGKILL)
+        signal_all(tree(processes[name].pid)[1:], signal.SIGKILL)
 
     def crash_database():
-        for pid in tree(store.server.pid):
-            os.kill(pid, signal.SIGKILL)
+        signal_all(tree(store.server.pid), signal.SIGKILL)
         store.server.process.wait()
         time.sleep(1)
         store.server.start()
 
     def freeze(process, number):
-        for pid in tree(process.pid):
-            os.kill(pid, number)
+        signal_all(tree(process.pid), number)
 
     def shut_out(status, share):
         return lambda: setattr(bucket.refused[status], "value", share)
