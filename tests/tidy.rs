@@ -108,11 +108,12 @@ const OPENTELEMETRY: &[&str] = &[
 /// Transport, SQL, the driver and the terminal each have one home.
 #[test]
 fn libraries_stay_in_their_rooms() {
-    let homes: [(&[&str], &str); 7] = [
+    let homes: [(&[&str], &str); 8] = [
         (&["axum", "axum_extra", "axum_prometheus", "tower", "tower_http"], "src/http"),
         (&["sqlx"], "src/store"),
         (&["object_store", "hyper_rustls", "rustls"], "src/store/blobs/s3"),
-        (&["cudarc", "libloading"], "src/engine/cuda"),
+        (&["cudarc"], "src/engine/cuda"),
+        (&["libloading"], "src/engine/libraries"),
         (&["clap", "indicatif", "comfy_table", "reqwest", "toml"], "src/cli"),
         (OPENTELEMETRY, "src/cli"),
         (&["anyhow"], "src/cli"),

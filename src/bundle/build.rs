@@ -241,11 +241,10 @@ fn module(
 }
 
 fn vendor(plan: &Plan, algorithm: &str) -> VendorForward {
-    let library = match is_dense_product(algorithm) {
-        true => plan.device.dense_vendor.as_deref(),
-        false => plan.device.vendor.as_deref(),
+    let (library, version) = match (is_dense_product(algorithm), &plan.device.dense_vendor) {
+        (true, dense) => dense.as_deref().unwrap_or_default().split_once(' ').unwrap_or_default(),
+        (false, _) => plan.device.library_of(algorithm),
     };
-    let (library, version) = library.unwrap_or_default().split_once(' ').unwrap_or_default();
     let entry = plan.launch.as_ref().map_or(algorithm, |launch| launch.entry.as_str());
     VendorForward {
         library: library.to_owned(),

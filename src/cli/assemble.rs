@@ -59,7 +59,7 @@ pub fn devices(config: &Config) -> Vec<DeviceId> {
     found.chain([DeviceId("cpu".to_owned())]).collect()
 }
 
-/// CUDA libraries named by the configuration, which take precedence over those found; each path with the library that it is
+/// Vendors' libraries named by the configuration, which take precedence over those found; each path with the library that it is
 /// named for, as an evaluator takes them.
 pub fn library_paths(config: &Config) -> Vec<PathBuf> {
     let named = config.evaluator.libraries().into_iter();

@@ -229,6 +229,7 @@ pub struct Evaluator {
     nvrtc: String,
     cusparse: String,
     cublas: String,
+    mkl: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -339,13 +340,14 @@ impl Data {
 }
 
 impl Evaluator {
-    /// The keys that name CUDA libraries, each with its path if it has one.
-    pub fn libraries(&self) -> [(&'static str, Option<&Path>); 4] {
+    /// The keys that name vendors' libraries, each with its path if it has one.
+    pub fn libraries(&self) -> [(&'static str, Option<&Path>); 5] {
         [
             ("cuda", chosen(&self.cuda)),
             ("nvrtc", chosen(&self.nvrtc)),
             ("cusparse", chosen(&self.cusparse)),
             ("cublas", chosen(&self.cublas)),
+            ("mkl", chosen(&self.mkl)),
         ]
     }
 }

@@ -6,8 +6,8 @@ mod fence;
 use super::config::Config;
 use super::{assemble, exposed, say, show};
 use crate::domain::{Device, DeviceId};
-use crate::engine::cuda::libraries::Library;
 use crate::engine::cuda::probe::{LibraryReport, probe};
+use crate::engine::libraries::Library;
 use crate::pool::Evaluator;
 use crate::store::BlobPlace;
 use anyhow::Context;
@@ -237,6 +237,10 @@ fn remedy(library: Library) -> &'static str {
         Library::Cublas => {
             "without it nearly dense matrices are not tried as dense products. `pip install nvidia-cublas`, the \
              toolkit's package libcublas, or a path in evaluator.cublas."
+        }
+        Library::Mkl => {
+            "without it plans for the CPU are compared with plain kernels instead of MKL's. `pip install mkl`, oneAPI, or a path \
+             in evaluator.mkl."
         }
         Library::Nvml => {
             "without it clock rates and throttling of a GPU are not monitored. It comes with the driver; a container needs the \

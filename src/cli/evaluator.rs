@@ -25,7 +25,7 @@ pub struct EvaluatorArgs {
     exports: Option<PathBuf>,
     #[command(flatten)]
     fenced: FencedArgs,
-    /// File or folder searched for CUDA libraries before the system's folders; may be given more than once. `cusparse=PATH` and
+    /// File or folder searched for vendors' libraries before the system's folders; may be given more than once. `cusparse=PATH` and
     /// the like are searched for one library alone.
     #[arg(long = "library-path")]
     library_paths: Vec<PathBuf>,

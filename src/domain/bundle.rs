@@ -268,7 +268,7 @@ pub struct HostForward {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VendorForward {
-    /// `cuSPARSE`, `cuBLAS`, `sprs`.
+    /// `cuSPARSE`, `cuBLAS`, `MKL`, or the name of a plain kernel of this program.
     pub library: String,
     /// The version that was measured.
     pub version: String,

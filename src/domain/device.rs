@@ -1,6 +1,7 @@
 //! A device: one GPU or the host CPU, with the facts that decide speed.
 
 use super::Digest;
+use super::catalog::vendor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,7 +75,8 @@ pub struct Device {
     pub driver: String,
     /// `nvrtc 13.0`, or the compiler of this binary on a CPU.
     pub compiler: String,
-    /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent if the vendor library is not installed.
+    /// `cuSPARSE 12.6.3`, or `MKL 2026.2.0` on a CPU; absent if the vendor library is not installed. In devices stored by earlier
+    /// versions, `sprs 0.11` on a CPU.
     pub vendor: Option<String>,
     /// The file that the vendor library was opened from; a host's own matter, which the API does not tell. Absent where the
     /// library is part of this binary, and in devices stored by earlier versions.
@@ -229,6 +231,16 @@ impl Device {
             Some(uuid) => uuid.clone(),
             None => format!("{}@{host}", self.id),
         })
+    }
+
+    /// Name and version of the library whose baseline the routine is; of a baseline that is part of this program, its name and this
+    /// program's version.
+    pub fn library_of(&self, routine: &str) -> (&str, &str) {
+        if let Some(own) = vendor::routine(routine).and_then(|routine| routine.library.own_name()) {
+            return (own, env!("CARGO_PKG_VERSION"));
+        }
+        let library = self.vendor.as_deref().unwrap_or("vendor");
+        library.split_once(' ').unwrap_or((library, ""))
     }
 
     /// The software whose change makes a stored plan stale.

@@ -39,7 +39,7 @@ impl Recipe {
 pub enum Program {
     Cuda(CudaProgram),
     Host(HostProgram),
-    /// A vendor routine, by the name of its algorithm (`csr_alg2`, `sprs`).
+    /// A vendor routine, by the name of its algorithm (`csr_alg2`, `mkl_mm`).
     Vendor {
         algorithm: String,
     },

@@ -3,6 +3,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod libraries;
 pub mod replay;
 
 use crate::domain::protocol::{Effort, Exported};

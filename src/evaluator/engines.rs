@@ -4,7 +4,8 @@ use super::{EvaluatorOptions, hostile};
 use crate::domain::candidate::VENDOR;
 use crate::domain::{Device, Digest};
 use crate::engine::cpu::CpuEngine;
-use crate::engine::cuda::{self, CudaEngine, libraries, source};
+use crate::engine::cuda::{self, CudaEngine, source};
+use crate::engine::libraries;
 use crate::engine::replay::{RecordingError, ReplayEngine};
 use crate::engine::{Engine, EngineError};
 use crate::ops::kernel_headers;
@@ -64,7 +65,7 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
     let device = &options.device;
     let refused = |why| EngineOpenError::Engine { device: device.clone(), why };
     let engine: Box<dyn Engine> = match device {
-        DeviceSelector::Cpu => Box::new(CpuEngine::open().map_err(refused)?),
+        DeviceSelector::Cpu => Box::new(CpuEngine::open(&options.library_paths).map_err(refused)?),
         DeviceSelector::Cuda(ordinal) => {
             let cache = options.folders.cubins().map(Path::to_owned);
             let cache = cache.ok_or_else(|| EngineOpenError::NoCache(device.clone()))?;
@@ -89,11 +90,10 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
 pub fn readable(device: &DeviceSelector, library_paths: &[PathBuf]) -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     match device {
-        DeviceSelector::Cuda(_) => {
+        DeviceSelector::Cuda(_) | DeviceSelector::Cpu => {
             program.into_iter().chain(libraries::roots(library_paths)).collect()
         }
         DeviceSelector::Replay(file) => program.into_iter().chain([file.clone()]).collect(),
-        DeviceSelector::Cpu => program.into_iter().collect(),
     }
 }
 

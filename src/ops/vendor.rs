@@ -51,7 +51,7 @@ impl Family for VendorLibrary {
                 baseline: library.is_baseline(),
                 densifies: library.densifies(),
                 may_need_finite_dense: library.densifies(),
-                single_thread: library == Library::Sprs,
+                single_thread: library.is_single_threaded(),
             },
         }
     }

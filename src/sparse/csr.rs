@@ -3,7 +3,6 @@
 mod transpose;
 
 use rayon::prelude::*;
-use sprs::{CompressedStorage, CsMatViewI};
 
 /// A canonical sparse matrix; every value of this type satisfies the invariants above.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,21 +103,6 @@ impl Csr {
     pub fn row_nnz(&self, row: usize) -> usize {
         self.indptr()[row + 1] - self.indptr()[row]
     }
-
-    /// A view of the matrix for sprs' operations.
-    pub fn as_sprs(&self) -> CsMatViewI<'_, f64, u32, usize> {
-        // SAFETY: `new` checked sprs' requirements: row pointers are non-decreasing and end at the number of entries,
-        // columns are in range and strictly increasing in each row.
-        unsafe {
-            CsMatViewI::new_unchecked(
-                CompressedStorage::CSR,
-                (self.rows, self.cols),
-                &self.indptr,
-                &self.indices,
-                &self.values,
-            )
-        }
-    }
 }
 
 fn check(
@@ -182,9 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn sprs_sees_the_same_matrix() {
+    fn a_row_is_its_columns_and_values() {
         let csr = Csr::new(2, 3, vec![0, 1, 3], vec![2, 0, 1], vec![1.0, 2.0, 3.0]).unwrap();
-        assert_eq!(csr.as_sprs().get(1, 1), Some(&3.0));
         assert_eq!(csr.row(1), (&[0u32, 1][..], &[2.0, 3.0][..]));
     }
 }

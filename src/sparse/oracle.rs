@@ -256,6 +256,33 @@ mod tests {
     }
 
     #[test]
+    fn agrees_with_the_product_of_sprs() {
+        let lengths = [3, 0, 1, 5, 2, 0, 4];
+        let (mut indptr, mut indices) = (vec![0], Vec::new());
+        for (row, &length) in lengths.iter().enumerate() {
+            indices.extend((0..length).map(|e| (e * 2 + row % 2) as u32));
+            indptr.push(indices.len());
+        }
+        let values: Vec<f64> = random(indices.len(), 5).into_iter().map(f64::from).collect();
+        let matrix = Csr::new(lengths.len(), 11, indptr, indices, values).unwrap();
+        let (n, rows, cols) = (3, matrix.rows(), matrix.cols());
+        let b: Vec<f64> = random(cols * n, 6).into_iter().map(f64::from).collect();
+        // SAFETY: a `Csr` has ascending columns in range, and row pointers that end at its entries.
+        let a: sprs::CsMatViewI<'_, f64, u32, usize> = unsafe {
+            let (indptr, indices) = (matrix.indptr(), matrix.indices());
+            let csr = sprs::CompressedStorage::CSR;
+            sprs::CsMatViewI::new_unchecked(csr, (rows, cols), indptr, indices, matrix.values())
+        };
+        let mut c = ndarray::Array2::<f64>::zeros((rows, n));
+        let dense = ndarray::ArrayView2::from_shape((cols, n), &b).unwrap();
+        sprs::prod::csr_mulacc_dense_rowmaj(a, dense, c.view_mut());
+        let product = spmm(&matrix, &b, &Spmm::new(n as u32, Dtype::F64, Layout::Row));
+        for (theirs, ours) in c.iter().zip(&product.value) {
+            assert!((theirs - ours).abs() < 1e-14, "{theirs} {ours}");
+        }
+    }
+
+    #[test]
     fn equals_the_definition_in_both_layouts() {
         let rows = 2 * PANEL + 3;
         let indptr: Vec<usize> = (0..=rows).map(|row| row / 2 * 3).collect();

@@ -6,9 +6,9 @@ use sparsetune::domain::protocol::Effort;
 use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe, Scratch, Step};
 use sparsetune::domain::{Candidate, Clock, L2Policy, Layout};
 use sparsetune::engine::cuda::compile::options;
-use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::{CudaEngine, source};
+use sparsetune::engine::libraries::Search;
 use sparsetune::engine::{Engine, EngineError, Operands};
 use std::time::{Duration, Instant};
 

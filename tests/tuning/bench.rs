@@ -274,7 +274,7 @@ pub fn exhaustive() -> Search {
 }
 
 pub fn vendor() -> Candidate {
-    Candidate::new("vendor").with_text("algorithm", "sprs")
+    Candidate::new("vendor").with_text("algorithm", "mkl_mm")
 }
 
 /// Always this time, without noise.

@@ -82,7 +82,7 @@ async fn a_vendors_routine_that_crashes_is_told_and_not_quarantined() {
         let plan = bench.plan(&bench.ended(&id).await).await;
         assert_eq!(state_of(&bench.tried(&id).await, &vendor()).0, "crashed");
         let why = plan.no_baseline.unwrap();
-        assert!(why.contains("sprs crashed") && why.contains("SIGABRT"), "{why}");
+        assert!(why.contains("mkl_mm crashed") && why.contains("SIGABRT"), "{why}");
         assert!(logged(&bench.events(&id).await, "not quarantined"));
     }
     assert_eq!(bench.service.devices().await.unwrap()[0].quarantined, 0);

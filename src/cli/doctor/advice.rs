@@ -1,7 +1,7 @@
 //! What `doctor` advises on libraries that are installed: where a newer cuSPARSE could be had.
 
-use crate::engine::cuda::libraries::Library;
 use crate::engine::cuda::probe::{LibraryReport, Probe};
+use crate::engine::libraries::Library;
 
 /// The cuSPARSE whose routines speed-ups are to be stated over: its products are faster than all before it.
 const WANTED: [u32; 2] = [12, 9];
@@ -58,8 +58,8 @@ fn numbers(version: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::cuda::installed::PassedOver;
     use crate::engine::cuda::probe::LibraryFacts;
+    use crate::engine::libraries::installed::PassedOver;
 
     fn opened(version: &str, named: bool, cuda_major: u32) -> Probe {
         let facts =

@@ -17,7 +17,15 @@ pub enum Library {
     CusparseSolve,
     /// Dense products of cuBLAS, for a sparse matrix that is made dense first.
     Cublas,
-    /// The Rust crate `sprs`, on one thread of the host, for every operation.
+    /// Sparse products of Intel's MKL, on all threads of the host.
+    MklProduct,
+    /// Triangular solves of MKL.
+    MklSolve,
+    /// This program's plain product, for hosts without MKL: a loop over CSR whose rows are split evenly over all threads.
+    PlainProduct,
+    /// This program's plain substitution, for hosts without MKL: row after row on one thread.
+    PlainSolve,
+    /// The Rust crate `sprs`, on one thread of the host, for every operation: the baseline of plans of earlier versions.
     Sprs,
 }
 
@@ -43,6 +51,14 @@ pub static ROUTINES: &[Routine] = &[
     Routine { name: "spsm", library: Library::CusparseSolve },
     Routine { name: "cublas_dense", library: Library::Cublas },
     Routine { name: "cublas_dense_tf32", library: Library::Cublas },
+    Routine { name: "mkl_mm", library: Library::MklProduct },
+    // For one column of B.
+    Routine { name: "mkl_mv", library: Library::MklProduct },
+    Routine { name: "mkl_trsv", library: Library::MklSolve },
+    Routine { name: "mkl_trsm", library: Library::MklSolve },
+    Routine { name: "plain_csr", library: Library::PlainProduct },
+    Routine { name: "plain_solve", library: Library::PlainSolve },
+    // Of earlier versions; now only an oracle of tests.
     Routine { name: "sprs", library: Library::Sprs },
 ];
 
@@ -51,17 +67,28 @@ impl Library {
     /// speed-up is stated over that.
     pub const fn is_baseline(self) -> bool {
         match self {
-            Self::CusparseProduct | Self::CusparseSolve | Self::Sprs => true,
             Self::Cublas => false,
+            _ => true,
+        }
+    }
+
+    /// Whether it runs on one thread of the host, which a speed-up over it has to mention.
+    pub const fn is_single_threaded(self) -> bool {
+        matches!(self, Self::PlainSolve | Self::Sprs)
+    }
+
+    /// What the baseline is called if it is part of this program, and so has no vendor and its version is the program's.
+    pub const fn own_name(self) -> Option<&'static str> {
+        match self {
+            Self::PlainProduct => Some("plain CSR product"),
+            Self::PlainSolve => Some("plain substitution"),
+            _ => None,
         }
     }
 
     /// Whether the library multiplies a matrix that is made dense first.
     pub const fn densifies(self) -> bool {
-        match self {
-            Self::Cublas => true,
-            Self::CusparseProduct | Self::CusparseSolve | Self::Sprs => false,
-        }
+        matches!(self, Self::Cublas)
     }
 
     /// Names of the library's routines.
@@ -81,7 +108,7 @@ pub fn block_size(routine: &str) -> Option<usize> {
 
 /// Whether the routine of this name multiplies a vector, so that B has one column.
 pub fn takes_vector(routine: &str) -> bool {
-    routine.starts_with("spmv_")
+    routine.starts_with("spmv_") || routine == "mkl_mv"
 }
 
 /// The routine of this name; `None` for a name that no version of this program has given to any.
@@ -106,6 +133,6 @@ mod tests {
             assert!(found.library == Library::CusparseProduct && !takes_vector(found.name));
         }
         let vectors = ROUTINES.iter().filter(|it| takes_vector(it.name)).count();
-        assert_eq!(vectors, 2);
+        assert_eq!(vectors, 3);
     }
 }

@@ -20,10 +20,7 @@ const HOP_TIME: Duration = Duration::from_millis(3);
 /// Round trips per batch: few, since on a busy host each may take a time slice of the scheduler.
 const HOP_ROUNDS: u32 = 32;
 
-/// The version of sprs in Cargo.toml.
-pub const VENDOR: &str = "sprs 0.11";
-
-/// Describes this host, without kernel digests; `copy_gbps` is the result of `copy_bandwidth`.
+/// Describes this host, without kernel digests and MKL; `copy_gbps` is the result of `copy_bandwidth`.
 pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
     let private = cache_bytes(2).unwrap_or(1 << 20);
     Device {
@@ -47,7 +44,7 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
         hop_ns: 0.0,
         driver: operating_system(),
         compiler: env!("SPARSETUNE_RUSTC").to_owned(),
-        vendor: Some(VENDOR.to_owned()),
+        vendor: None,
         vendor_file: None,
         uuid: None,
         place: None,

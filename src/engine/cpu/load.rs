@@ -4,12 +4,12 @@ use super::buffer::Buffer;
 use super::check::{self, worse};
 use super::dispatch::Multiplied;
 use super::kernel::Factors;
+use super::mkl::{MklProduct, Mkled};
 use super::operand::SparseOperand;
 use super::program::{Call, Prepared};
 use super::schedule::Threads;
 use super::simd::Isa;
-use super::vendor::Vendored;
-use crate::domain::recipe::Recipe;
+use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Layout, Spmm};
 use crate::engine::{ALPHA, BETA, Check, EngineError, Expected, Operands};
 use crate::sparse::oracle::Product;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const COPY: usize = 1 << 18;
 
 /// Operands in the form that the kernels read.
-pub struct Loaded<T> {
+pub struct Loaded<T: 'static> {
     sparse: SparseOperand<T>,
     /// B as it was given.
     given_b: Arc<[T]>,
@@ -33,9 +33,11 @@ pub struct Loaded<T> {
     scratch: Buffer<T>,
     /// C.
     output: Buffer<T>,
+    /// MKL's products that were prepared, since it inspects the matrix for each.
+    mkl: Vec<Arc<MklProduct<T>>>,
 }
 
-impl<T: Multiplied + Vendored> Loaded<T> {
+impl<T: Multiplied + Mkled> Loaded<T> {
     /// Converts and allocates; refuses operands that do not fit the problem.
     pub fn of(operands: &Operands, problem: &Spmm, threads: &Threads) -> Result<Self, EngineError> {
         let sparse = SparseOperand::of(operands.matrix.clone(), problem, threads)?;
@@ -60,7 +62,7 @@ impl<T: Multiplied + Vendored> Loaded<T> {
         threads.install(|| pieces.for_each(|(to, from)| to.copy_from_slice(from)));
         let (scratch, output) = (buffer(0)?, buffer(c_len)?);
         let reference = reference.clone();
-        Ok(Self { sparse, given_b, c0, reference, b, scratch, output })
+        Ok(Self { sparse, given_b, c0, reference, b, scratch, output, mkl: Vec::new() })
     }
 
     pub fn prepare(
@@ -70,8 +72,16 @@ impl<T: Multiplied + Vendored> Loaded<T> {
         threads: &Threads,
     ) -> Result<Prepared<T>, EngineError> {
         let Recipe { program, arrays, .. } = recipe;
+        if let Program::Vendor { algorithm } = program
+            && let Some(known) = self.mkl.iter().find(|known| known.routine() == algorithm)
+        {
+            return Ok(Prepared::Mkl(known.clone()));
+        }
         let prepared = Prepared::of(program, arrays, &self.sparse, isa, threads.count())?;
         let scratch = prepared.scratch_len(&self.sparse);
+        if let Prepared::Mkl(product) = &prepared {
+            self.mkl.push(product.clone());
+        }
         if self.scratch.as_slice().len() < scratch {
             self.scratch = buffer(scratch)?;
         }

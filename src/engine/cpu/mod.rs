@@ -7,7 +7,9 @@ mod element;
 mod host;
 mod kernel;
 mod load;
+mod mkl;
 mod operand;
+mod plain;
 mod plan;
 mod program;
 mod schedule;
@@ -19,7 +21,6 @@ mod solve_operand;
 mod solve_schedule;
 mod thread_team;
 mod untuned;
-mod vendor;
 mod work;
 
 #[cfg(test)]
@@ -30,11 +31,14 @@ mod solve_tests;
 mod tests;
 
 pub use dispatch::{SUPPORTED_M1, SUPPORTED_N1};
+pub use mkl::Mkl;
 pub use plan::{DenseMut, DenseRef, HostPlan, NewValues, plan_threads};
 pub use untuned::{default_product, default_solve};
 
 use super::{Check, Engine, EngineError, Operands};
+use crate::domain::candidate::VENDOR;
 use crate::domain::clock::lead;
+use crate::domain::device::LibraryFile;
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, HostProgram, Program, Recipe};
 use crate::domain::{Clock, Device, DeviceClass, Digest, L2Policy, Timing};
@@ -42,6 +46,7 @@ use buffer::Buffer;
 use rayon::prelude::*;
 use schedule::Threads;
 use simd::Isa;
+use std::path::PathBuf;
 use std::time::Instant;
 use work::{Prepared, Work};
 
@@ -66,13 +71,30 @@ pub struct CpuEngine {
 impl CpuEngine {
     /// Starts the threads, reads the properties of the host and measures its copy bandwidth and hop latency (under half
     /// a second).
-    pub fn open() -> Result<Self, EngineError> {
+    ///
+    /// `libraries` are the configured places of vendors' libraries. MKL is the vendor if it is found.
+    pub fn open(libraries: &[PathBuf]) -> Result<Self, EngineError> {
         let threads = Self::threads()?;
         let copy_gbps = threads.install(host::copy_bandwidth);
         let hop_ns = host::hop_ns(threads.count());
         let mut engine = Self::with(Isa::best(), threads, copy_gbps);
         engine.device.hop_ns = hop_ns;
+        if let Ok(mkl) = &Mkl::open(libraries).found {
+            engine.use_mkl(mkl);
+        }
         Ok(engine)
+    }
+
+    /// Makes MKL the vendor of the device.
+    fn use_mkl(&mut self, mkl: &Mkl) {
+        let vendor = format!("MKL {}", mkl.version);
+        // A closed-source library is identified by its name and version.
+        self.device.kernels.insert(VENDOR.to_owned(), Digest::of(vendor.as_bytes()));
+        self.device.vendor = Some(vendor);
+        self.device.vendor_file = Some(LibraryFile {
+            version: format!("{}, {}", mkl.version, mkl.layer.name()),
+            path: mkl.library.path().display().to_string(),
+        });
     }
 
     fn threads() -> Result<Threads, EngineError> {
@@ -89,7 +111,7 @@ impl CpuEngine {
             ("serial", solve_digest()),
             ("levels", solve_digest()),
             ("merged", solve_digest()),
-            ("vendor", vendor::kernel_digest()),
+            (VENDOR, plain::digest()),
         ];
         device.kernels = texts.map(|(family, digest)| (family.to_owned(), digest)).into();
         Self { device, isa, threads, loaded: None, sweep: None }
@@ -152,7 +174,11 @@ impl Session<'_> {
         for _ in 0..calls {
             self.run(prepared)?;
         }
-        Ok(start.elapsed().as_nanos() as f64 / 1e3 / f64::from(calls))
+        let taken = start.elapsed();
+        if prepared.lingers() {
+            Mkl::rest();
+        }
+        Ok(taken.as_nanos() as f64 / 1e3 / f64::from(calls))
     }
 }
 
@@ -179,7 +205,11 @@ impl Engine for CpuEngine {
 
     fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {
         let (prepared, session) = self.ready(recipe)?;
-        session.loaded.verify(&prepared, session.threads)
+        let checked = session.loaded.verify(&prepared, session.threads);
+        if prepared.lingers() {
+            Mkl::rest();
+        }
+        checked
     }
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
@@ -235,7 +265,7 @@ impl Engine for CpuEngine {
     }
 
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
-        let isa = self.isa;
+        let (isa, vendor) = (self.isa, self.device.kernels.get(VENDOR).copied());
         let (prepared, session) = self.ready(recipe)?;
         let dtype = session.loaded.dtype();
         let solve_isa = format!("{dtype}, {}", solve::instructions(isa));
@@ -258,7 +288,9 @@ impl Engine for CpuEngine {
                 let shape = format!("threads={threads}, rows={rows}, {solve_isa}");
                 (format!("solve_merged<{shape}>"), solve_digest())
             }
-            Program::Vendor { algorithm } => (algorithm.clone(), vendor::kernel_digest()),
+            Program::Vendor { algorithm } => {
+                (algorithm.clone(), vendor.unwrap_or_else(plain::digest))
+            }
             Program::Cuda(_) => {
                 return Err(EngineError::Refused(
                     "a CUDA kernel cannot run on the host CPU".to_owned(),

@@ -48,8 +48,8 @@ impl<T: Element> SparseOperand<T> {
         Ok(Self { matrix, values, n, layout, accumulate: problem.accumulate })
     }
 
-    /// Replaces the values; they are those of the same entries in the same order.
-    pub fn set_values(&mut self, values: &[f64], threads: &Threads) -> Result<(), EngineError> {
+    /// Replaces the values, and returns the old; they are those of the same entries in the same order.
+    pub fn set_values(&mut self, values: &[f64], threads: &Threads) -> Result<Vec<T>, EngineError> {
         if values.len() != self.matrix.nnz() {
             return Err(EngineError::Refused(format!(
                 "there are {} new values, but the matrix has {} entries",
@@ -57,8 +57,8 @@ impl<T: Element> SparseOperand<T> {
                 self.matrix.nnz()
             )));
         }
-        self.values = threads.install(|| converted(values))?;
-        Ok(())
+        let new = threads.install(|| converted(values))?;
+        Ok(std::mem::replace(&mut self.values, new))
     }
 
     /// Elements of B: cols x n.

@@ -3,12 +3,12 @@
 use super::buffer::Buffer;
 use super::dispatch::Multiplied;
 use super::kernel::Factors;
+use super::mkl::Mkled;
 use super::operand::SparseOperand;
 use super::program::{Call, Prepared};
 use super::schedule::Threads;
 use super::simd::Isa;
 use super::solve_operand::{Scheme, SystemOperand};
-use super::vendor::Vendored;
 use crate::domain::problem::Diagonal;
 use crate::domain::recipe::{Array, Program};
 use crate::domain::{Dtype, Spmm, Sptrsv};
@@ -54,14 +54,14 @@ enum Work {
     SolveF64(Solve<f64>),
 }
 
-struct Product<T> {
+struct Product<T: 'static> {
     operand: SparseOperand<T>,
     prepared: Prepared<T>,
     /// What a call needs beside its operands; empty for most programs.
     scratch: Mutex<Buffer<T>>,
 }
 
-struct Solve<T> {
+struct Solve<T: 'static> {
     operand: SystemOperand<T>,
     scheme: Scheme,
     diagonal: Diagonal,
@@ -182,10 +182,10 @@ impl HostPlan {
     pub fn set_values(&mut self, values: NewValues<'_>) -> Result<(), EngineError> {
         match (&mut self.work, values) {
             (Work::ProductF32(product), NewValues::Product(values)) => {
-                product.operand.set_values(values, self.threads)
+                product.set_values(values, self.threads)
             }
             (Work::ProductF64(product), NewValues::Product(values)) => {
-                product.operand.set_values(values, self.threads)
+                product.set_values(values, self.threads)
             }
             (Work::SolveF32(solve), NewValues::Solve { lower, diagonal }) => {
                 solve.set_values(lower, diagonal, self.threads)
@@ -199,7 +199,7 @@ impl HostPlan {
     }
 }
 
-impl<T: Multiplied + Vendored> Product<T> {
+impl<T: Multiplied + Mkled> Product<T> {
     fn of(
         matrix: Arc<Csr>,
         problem: &Spmm,
@@ -213,6 +213,15 @@ impl<T: Multiplied + Vendored> Product<T> {
             EngineError::OutOfMemory("there is no memory for the scratch of calls".to_owned())
         })?;
         Ok(Self { operand, prepared, scratch: Mutex::new(scratch) })
+    }
+
+    fn set_values(&mut self, values: &[f64], threads: &Threads) -> Result<(), EngineError> {
+        let before = self.operand.set_values(values, threads)?;
+        let renewed = self.prepared.renew(&self.operand, threads.count());
+        if renewed.is_err() {
+            self.operand.values = before;
+        }
+        renewed
     }
 
     fn run(
@@ -237,7 +246,7 @@ impl<T: Multiplied + Vendored> Product<T> {
     }
 }
 
-impl<T: Vendored> Solve<T> {
+impl<T: Mkled> Solve<T> {
     fn of(
         system: Arc<Triangular>,
         problem: &Sptrsv,

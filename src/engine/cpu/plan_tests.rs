@@ -33,7 +33,7 @@ fn programs(matrix: &Csr, problem: &Spmm) -> Vec<(Program, Vec<Array>)> {
     let panel = Program::Host(HostProgram::RowPanel { m1: 4, n1: 16 });
     let split = Program::Host(HostProgram::RowSplit { n1: 8, rows_per_task: 20 });
     let untuned = Program::Host(default_product(problem, matrix, 2));
-    let vendor = Program::Vendor { algorithm: "sprs".to_owned() };
+    let vendor = Program::Vendor { algorithm: "plain_csr".to_owned() };
     vec![(panel, vec![order]), (split, vec![]), (untuned, vec![]), (vendor, vec![])]
 }
 
@@ -179,7 +179,7 @@ fn calls_from_several_threads_do_not_disturb_one_another() {
 
 fn solve_programs() -> Vec<Program> {
     let mut all = vec![
-        Program::Vendor { algorithm: "sprs".to_owned() },
+        Program::Vendor { algorithm: "plain_solve".to_owned() },
         Program::Host(HostProgram::SolveSerial),
     ];
     let threads = plan_threads().unwrap() as u32;

@@ -3,24 +3,34 @@
 use super::dispatch::{self, Multiplied, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1};
 use super::element::Element;
 use super::kernel::{Factors, Panel};
+use super::mkl::{MklProduct, Mkled};
 use super::operand::{SparseOperand, Target, columns};
+use super::plain;
 use super::schedule::{self, Threads};
 use super::simd::Isa;
-use super::vendor::{self, Vendored};
 use crate::domain::Layout;
+use crate::domain::catalog::vendor::{self, Library};
 use crate::domain::recipe::{Array, ArrayData, HostProgram, Program};
 use crate::engine::EngineError;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A prepared program.
-pub enum Prepared<T> {
+pub enum Prepared<T: 'static> {
     /// One panel after the other, so that a panel's rows stay in the cache; within a panel, runs of tiles.
-    RowPanel { order: Arc<[u32]>, tasks: Vec<Range<usize>>, panels: Panels<RowPanel<T>> },
+    RowPanel {
+        order: Arc<[u32]>,
+        tasks: Vec<Range<usize>>,
+        panels: Panels<RowPanel<T>>,
+    },
     /// Runs of rows; within a row one panel after the other, so that the row's entries stay in the cache.
-    RowSplit { tasks: Vec<Range<usize>>, panels: Panels<RowSplit<T>> },
-    /// sprs' multiplication, which is single-threaded.
-    Vendor,
+    RowSplit {
+        tasks: Vec<Range<usize>>,
+        panels: Panels<RowSplit<T>>,
+    },
+    /// The plain product, for these instructions.
+    Plain(Isa),
+    Mkl(Arc<MklProduct<T>>),
 }
 
 /// The dense operands of one call, in the problem's layout, aligned as their elements.
@@ -41,7 +51,7 @@ pub struct Panels<Kernel> {
     kernels: Vec<Kernel>,
 }
 
-impl<T: Multiplied + Vendored> Prepared<T> {
+impl<T: Multiplied + Mkled> Prepared<T> {
     /// Checks that the program can run on the operand, and distributes its rows.
     pub fn of(
         program: &Program,
@@ -75,17 +85,24 @@ impl<T: Multiplied + Vendored> Prepared<T> {
             Program::Host(_) => {
                 Err(refused("the program is a triangular solve, but the problem is a product"))
             }
-            Program::Vendor { algorithm } if algorithm == vendor::ALGORITHM => Ok(Self::Vendor),
-            Program::Vendor { algorithm } => Err(vendor::unknown(algorithm)),
+            Program::Vendor { algorithm } => {
+                match vendor::routine(algorithm).map(|it| it.library) {
+                    Some(Library::MklProduct) => {
+                        Ok(Self::Mkl(Arc::new(MklProduct::of(operand, algorithm, threads)?)))
+                    }
+                    // Plans of earlier versions name `sprs`, whose product this is.
+                    Some(Library::PlainProduct | Library::Sprs) => Ok(Self::Plain(isa)),
+                    _ => Err(unknown(algorithm)),
+                }
+            }
             Program::Cuda(_) => Err(refused("a CUDA kernel cannot run on the host CPU")),
         }
     }
 
-    /// Elements of a call's scratch: column-major B is packed into it; sprs, which has no factors, leaves its product there.
+    /// Elements of a call's scratch: column-major B is packed into it.
     pub fn scratch_len(&self, operand: &SparseOperand<T>) -> usize {
         match self {
-            Self::Vendor if operand.accumulate => operand.c_len(),
-            Self::Vendor => 0,
+            Self::Plain(_) | Self::Mkl(_) => 0,
             Self::RowPanel { .. } | Self::RowSplit { .. } if operand.layout == Layout::Col => {
                 operand.b_len()
             }
@@ -98,8 +115,21 @@ impl<T: Multiplied + Vendored> Prepared<T> {
         match self {
             Self::RowPanel { tasks, panels, .. } => tasks.len() * panels.kernels.len(),
             Self::RowSplit { tasks, .. } => tasks.len(),
-            Self::Vendor => 1,
+            Self::Plain(_) | Self::Mkl(_) => 1,
         }
+    }
+
+    /// Replaces the values in what was made of them; the operand has the new ones.
+    pub fn renew(&mut self, operand: &SparseOperand<T>, threads: usize) -> Result<(), EngineError> {
+        if let Self::Mkl(product) = self {
+            *product = Arc::new(MklProduct::of(operand, product.routine(), threads)?);
+        }
+        Ok(())
+    }
+
+    /// Whether threads of its own may still look for work after a call.
+    pub fn lingers(&self) -> bool {
+        matches!(self, Self::Mkl(_))
     }
 
     /// One call: C = A B, or C = alpha A B + beta C.
@@ -141,7 +171,11 @@ impl<T: Multiplied + Vendored> Prepared<T> {
                 });
                 Ok(())
             }
-            Self::Vendor => vendor::multiply(operand, call),
+            Self::Plain(isa) => {
+                plain::multiply(operand, call, *isa, threads);
+                Ok(())
+            }
+            Self::Mkl(product) => product.run(operand, call),
         }
     }
 }
@@ -217,6 +251,11 @@ impl<Kernel> Panels<Kernel> {
             factors,
         }
     }
+}
+
+/// The error for a routine that is not the host's, or not of this operation.
+pub fn unknown(algorithm: &str) -> EngineError {
+    EngineError::Refused(format!("`{algorithm}` is no routine of the host for this operation"))
 }
 
 fn supported(name: &str, value: u32, values: &[u32]) -> Result<(), EngineError> {

@@ -1,10 +1,10 @@
 //! The loaded triangular system on the CPU: the system in the problem's data type, both right-hand sides, and schedules.
 
 use super::buffer::Buffer;
+use super::mkl::Mkled;
 use super::schedule::Threads;
 use super::simd::Isa;
 use super::solve_operand::{Scheme, SystemOperand};
-use super::vendor::Vendored;
 use super::{check, solve_check};
 use crate::domain::recipe::Program;
 use crate::domain::{Dtype, Problem};
@@ -59,7 +59,7 @@ pub fn load(
 }
 
 /// Operands in the form that the kernels read.
-struct Loaded<T> {
+struct Loaded<T: 'static> {
     operand: SystemOperand<T>,
     /// The right-hand sides that are timed, and the second ones for verification.
     b: [Arc<[T]>; 2],
@@ -67,7 +67,7 @@ struct Loaded<T> {
     schemes: Vec<(Program, Scheme)>,
 }
 
-impl<T: Vendored> Loaded<T> {
+impl<T: Mkled> Loaded<T> {
     fn of(
         solve: &Solve,
         b: [&Arc<[T]>; 2],
@@ -85,7 +85,7 @@ impl<T: Vendored> Loaded<T> {
     }
 }
 
-impl<T: Vendored> Solving for Loaded<T> {
+impl<T: Mkled> Solving for Loaded<T> {
     fn prepare(&mut self, program: &Program, threads: &Threads) -> Result<Scheme, EngineError> {
         if let Some((_, scheme)) = self.schemes.iter().find(|(known, _)| known == program) {
             return Ok(scheme.clone());

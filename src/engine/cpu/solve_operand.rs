@@ -1,11 +1,14 @@
 //! A triangular system as the kernels read it, its schedules, and the calls that solve it.
 
+use super::mkl::{MklSolve, Mkled};
+use super::plain;
+use super::program::unknown;
 use super::schedule::Threads;
 use super::simd::Isa;
 use super::solve::{self, Kernel, MOST_SIDES, Rows, View};
 use super::solve_schedule::{LevelOrder, LevelSchedule, MergedSchedule, Schedule};
 use super::thread_team::ThreadTeam;
-use super::vendor;
+use crate::domain::catalog::vendor::{self, Library};
 use crate::domain::recipe::{HostProgram, Program};
 use crate::engine::EngineError;
 use crate::sparse::Triangular;
@@ -16,8 +19,9 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Scheme {
     Scheduled(Arc<Schedule>),
-    /// sprs' solve, which is single-threaded.
-    Vendor,
+    /// The plain substitution, on one thread.
+    Plain,
+    Mkl,
 }
 
 impl Scheme {
@@ -25,13 +29,18 @@ impl Scheme {
     pub fn threads(&self) -> usize {
         match self {
             Self::Scheduled(schedule) => schedule.threads(),
-            Self::Vendor => 1,
+            Self::Plain | Self::Mkl => 1,
         }
+    }
+
+    /// Whether threads of its own may still look for work after a call.
+    pub fn lingers(&self) -> bool {
+        matches!(self, Self::Mkl)
     }
 }
 
 /// T in the kernels' element type.
-pub struct SystemOperand<T> {
+pub struct SystemOperand<T: 'static> {
     /// The pattern; its values are not used after they have been converted.
     pub system: Arc<Triangular>,
     /// The columns as rows of x if the system is reversed; otherwise the system's own columns are used.
@@ -42,7 +51,10 @@ pub struct SystemOperand<T> {
     pub sides: usize,
     kernel: Kernel<T>,
     levels: Option<Arc<LevelOrder>>,
-    vendor: Option<vendor::System<T>>,
+    /// The diagonal itself, for the plain substitution.
+    diagonal: Option<Vec<T>>,
+    mkl: Option<MklSolve<T>>,
+    threads: usize,
 }
 
 /// The diagonal as the kernels use it.
@@ -52,7 +64,7 @@ struct Pivots<T> {
     divide: bool,
 }
 
-impl<T: vendor::Vendored> Pivots<T> {
+impl<T: Mkled> Pivots<T> {
     fn of(diagonal: &[f64]) -> Self {
         let diagonal: Vec<T> = converted(diagonal);
         let inverse: Option<Vec<T>> = diagonal.iter().map(|pivot| pivot.reciprocal()).collect();
@@ -61,7 +73,7 @@ impl<T: vendor::Vendored> Pivots<T> {
     }
 }
 
-impl<T: vendor::Vendored> SystemOperand<T> {
+impl<T: Mkled> SystemOperand<T> {
     /// Converts the values; refuses systems that no CPU kernel supports.
     pub fn of(
         system: Arc<Triangular>,
@@ -84,7 +96,18 @@ impl<T: vendor::Vendored> SystemOperand<T> {
         let values = threads.install(|| converted(&system.values));
         let pivots = Pivots::of(&system.diagonal);
         let kernel = solve::kernel(isa, sides);
-        Ok(Self { system, mirrored, values, pivots, sides, kernel, levels: None, vendor: None })
+        Ok(Self {
+            system,
+            mirrored,
+            values,
+            pivots,
+            sides,
+            kernel,
+            levels: None,
+            diagonal: None,
+            mkl: None,
+            threads: threads.count(),
+        })
     }
 
     /// Elements of b and of x: rows x sides.
@@ -117,10 +140,14 @@ impl<T: vendor::Vendored> SystemOperand<T> {
                 T::NAME
             )));
         }
-        self.pivots = Pivots::of(diagonal);
-        if let Some(vendor) = &mut self.vendor {
-            *vendor = vendor::System::of(&self.system, &values, diagonal);
+        if let Some(mkl) = &mut self.mkl {
+            let which = (mkl.routine(), self.sides);
+            *mkl = MklSolve::of(&self.system, &values, diagonal, which, self.threads)?;
         }
+        if let Some(old) = &mut self.diagonal {
+            *old = converted(diagonal);
+        }
+        self.pivots = Pivots::of(diagonal);
         self.values = values;
         Ok(())
     }
@@ -131,13 +158,23 @@ impl<T: vendor::Vendored> SystemOperand<T> {
             Program::Host(program) => {
                 Ok(Scheme::Scheduled(Arc::new(self.schedule(*program, threads)?)))
             }
-            Program::Vendor { algorithm } if algorithm == vendor::ALGORITHM => {
-                let (system, values) = (&self.system, &self.values);
-                self.vendor
-                    .get_or_insert_with(|| vendor::System::of(system, values, &system.diagonal));
-                Ok(Scheme::Vendor)
+            Program::Vendor { algorithm } => {
+                match vendor::routine(algorithm).map(|it| it.library) {
+                    Some(Library::MklSolve) => {
+                        let (system, which) = (&self.system, (algorithm.as_str(), self.sides));
+                        let (values, diagonal) = (&self.values, &system.diagonal);
+                        self.mkl =
+                            Some(MklSolve::of(system, values, diagonal, which, self.threads)?);
+                        Ok(Scheme::Mkl)
+                    }
+                    // Plans of earlier versions name `sprs`, whose substitution this is.
+                    Some(Library::PlainSolve | Library::Sprs) => {
+                        self.diagonal.get_or_insert_with(|| converted(&self.system.diagonal));
+                        Ok(Scheme::Plain)
+                    }
+                    _ => Err(unknown(algorithm)),
+                }
             }
-            Program::Vendor { algorithm } => Err(vendor::unknown(algorithm)),
             Program::Cuda(_) => Err(refused("a CUDA kernel cannot run on the host CPU")),
         }
     }
@@ -177,10 +214,16 @@ impl<T: vendor::Vendored> SystemOperand<T> {
     /// If b or x has another length.
     pub fn run(&self, scheme: &Scheme, b: &[T], x: &mut [T]) -> Result<(), EngineError> {
         assert!(b.len() == self.len() && x.len() == self.len(), "b and x are rows x sides");
-        let schedule = match (scheme, &self.vendor) {
-            (Scheme::Scheduled(schedule), _) => schedule,
-            (Scheme::Vendor, Some(vendor)) => return vendor.solve(b, x, self.sides),
-            (Scheme::Vendor, None) => return Err(refused("sprs has not been prepared")),
+        let schedule = match (scheme, &self.mkl, &self.diagonal) {
+            (Scheme::Scheduled(schedule), ..) => schedule,
+            (Scheme::Mkl, Some(mkl), _) => return mkl.run(b, x),
+            (Scheme::Plain, _, Some(diagonal)) => {
+                plain::solve(&self.system, (&self.values, diagonal), b, x, self.sides);
+                return Ok(());
+            }
+            (Scheme::Mkl | Scheme::Plain, ..) => {
+                return Err(refused("the baseline has not been prepared"));
+            }
         };
         let view = View {
             indptr: &self.system.indptr,
@@ -232,7 +275,7 @@ fn check_order(system: &Triangular) -> Result<(), EngineError> {
     Err(refused("the system is not in solve order: a row depends on itself or on a later one"))
 }
 
-fn converted<T: vendor::Vendored>(values: &[f64]) -> Vec<T> {
+fn converted<T: Mkled>(values: &[f64]) -> Vec<T> {
     values.par_iter().with_min_len(1 << 14).map(|&value| T::of(value)).collect()
 }
 

@@ -35,6 +35,8 @@ fn host(program: HostProgram) -> Recipe {
 
 fn every_recipe() -> Vec<Recipe> {
     let mut all = vec![
+        recipe(Program::Vendor { algorithm: "plain_solve".to_owned() }),
+        // Plans of earlier versions name it.
         recipe(Program::Vendor { algorithm: "sprs".to_owned() }),
         host(HostProgram::SolveSerial),
     ];

@@ -75,8 +75,12 @@ fn row_split(n1: u32, rows_per_task: u32) -> Recipe {
     recipe(Program::Host(HostProgram::RowSplit { n1, rows_per_task }), None)
 }
 
-fn sprs() -> Recipe {
-    recipe(Program::Vendor { algorithm: "sprs".to_owned() }, None)
+fn routine(algorithm: &str) -> Recipe {
+    recipe(Program::Vendor { algorithm: algorithm.to_owned() }, None)
+}
+
+fn plain() -> Recipe {
+    routine("plain_csr")
 }
 
 fn engine(isa: Isa) -> CpuEngine {
@@ -84,7 +88,8 @@ fn engine(isa: Isa) -> CpuEngine {
 }
 
 fn every_recipe(matrix: &Csr) -> Vec<Recipe> {
-    let mut all = vec![sprs()];
+    // Plans of earlier versions name the last.
+    let mut all = vec![plain(), routine("sprs")];
     for n1 in SUPPORTED_N1 {
         all.extend(SUPPORTED_M1.map(|m1| row_panel(m1, n1, by_length(matrix))));
         all.extend([1, 7, 1000].map(|rows| row_split(n1, rows)));
@@ -165,7 +170,7 @@ fn a_wrong_product_and_an_unwritten_element_are_detected() {
 fn timings_respect_their_effort() {
     let matrix = Arc::new(matrix(&[5; 200], 50));
     let mut engine = engine(Isa::available()[0]);
-    let recipes = [row_split(16, 50), row_panel(2, 8, by_length(&matrix)), sprs()];
+    let recipes = [row_split(16, 50), row_panel(2, 8, by_length(&matrix)), plain()];
     for l2_policy in [L2Policy::Warm, L2Policy::Cold] {
         engine.load(Operands { l2_policy, ..operands(&matrix, 4, Layout::Row) }).unwrap();
         assert!(engine.compile(&recipes[0]).unwrap().cached);
@@ -200,7 +205,7 @@ fn refuses_invalid_programs_and_operands() {
         Err(EngineError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
-    assert_eq!(refusal(engine.verify(&sprs(), None).map(drop)), "no matrix is loaded");
+    assert_eq!(refusal(engine.verify(&plain(), None).map(drop)), "no matrix is loaded");
     engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
     for bad in [
         row_panel(3, 8, order()),
@@ -238,7 +243,7 @@ fn exports_the_data_of_a_plan() {
     let panel = engine.export(&row_panel(2, 8, by_length(&matrix))).unwrap();
     assert_eq!(panel.steps[0].entry, "cpu::row_panel<m1=2, n1=8, f32, scalar>");
     assert_eq!(panel.steps[0].arguments.last().map(String::as_str), Some("rows_by_length"));
-    let vendor = engine.export(&sprs()).unwrap();
+    let vendor = engine.export(&plain()).unwrap();
     assert_ne!(vendor.kernel_digest, panel.kernel_digest);
     let kernels = &engine.device().kernels;
     assert_eq!(kernels.get("row_panel").copied(), panel.kernel_digest);

@@ -30,6 +30,15 @@ pub enum Prepared {
 }
 
 impl Prepared {
+    /// Whether threads of its own may still look for work after a call.
+    pub fn lingers(&self) -> bool {
+        match self {
+            Self::ProductF32(product) => product.lingers(),
+            Self::ProductF64(product) => product.lingers(),
+            Self::Solve(scheme) => scheme.lingers(),
+        }
+    }
+
     /// Number of tasks of a product, or of threads of a solve, for the plan.
     pub fn jobs(&self) -> usize {
         match self {

@@ -2,10 +2,10 @@
 
 use super::context::Context;
 use super::cusparse::Opaque;
-use super::installed::PassedOver;
-use super::libraries::{Library, LibraryError, Search};
-use super::symbols::symbols;
 use crate::engine::EngineError;
+use crate::engine::libraries::installed::PassedOver;
+use crate::engine::libraries::symbols::symbols;
+use crate::engine::libraries::{Library, LibraryError, Search};
 use cudarc::driver::sys::CUstream;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! cuSPARSE's functions, handle and versions. Its statuses are classified by their meaning for a candidate.
 
 use super::context::Context;
-use super::installed::PassedOver;
-use super::libraries::{Library, LibraryError, Search};
-use super::symbols::symbols;
 use crate::engine::EngineError;
+use crate::engine::libraries::installed::PassedOver;
+use crate::engine::libraries::symbols::symbols;
+use crate::engine::libraries::{Library, LibraryError, Search};
 use cudarc::driver::sys::CUstream;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The CUDA driver as the engine uses it: every code is checked and classified by its meaning for the caller.
 
-use super::libraries::{Library, LibraryError, Search};
-use super::symbols::symbols;
 use crate::engine::EngineError;
+use crate::engine::libraries::symbols::symbols;
+use crate::engine::libraries::{Library, LibraryError, Search};
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphExec, CUlaunchConfig, CUmodule, CUresult, CUstream,

@@ -1,7 +1,7 @@
 //! NVML: the driver's release, and why clocks are reduced. Without NVML only these facts are missing.
 
-use super::libraries::{Library, LibraryError, Search};
-use super::symbols::symbols;
+use crate::engine::libraries::symbols::symbols;
+use crate::engine::libraries::{Library, LibraryError, Search};
 use std::ffi::{CString, c_char, c_uint, c_ulonglong, c_void};
 
 symbols! {

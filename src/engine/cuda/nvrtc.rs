@@ -1,8 +1,8 @@
 //! NVRTC: source text to cubin, with the registers and spills that ptxas reports. Needs no GPU and no driver.
 
-use super::libraries::{Library, LibraryError, Search};
 use super::source::Unit;
-use super::symbols::symbols;
+use crate::engine::libraries::symbols::symbols;
+use crate::engine::libraries::{Library, LibraryError, Search};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::time::Instant;
 

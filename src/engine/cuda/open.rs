@@ -10,7 +10,6 @@ use super::device::{self, Software};
 use super::driver::Driver;
 use super::hop;
 use super::launch::refused;
-use super::libraries::{LibraryError, Search};
 use super::nvml::{Monitor, Nvml};
 use super::nvrtc::Nvrtc;
 use super::own::OwnKernels;
@@ -18,6 +17,7 @@ use super::timer::Timer;
 use super::vendors::{Opened, Vendors};
 use crate::domain::LibraryFile;
 use crate::engine::EngineError;
+use crate::engine::libraries::{LibraryError, Search};
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -3,12 +3,13 @@
 use super::cublas::Cublas;
 use super::cusparse::Cusparse;
 use super::driver::Driver;
-use super::installed::{Origin, PassedOver};
-use super::libraries::{Found, Library, LibraryError, Search};
 use super::nvml::Nvml;
 use super::nvrtc::Nvrtc;
 use crate::domain::DeviceId;
 use crate::engine::EngineError;
+use crate::engine::cpu::Mkl;
+use crate::engine::libraries::installed::{Origin, PassedOver};
+use crate::engine::libraries::{Found, Library, LibraryError, Search};
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
 };
@@ -69,6 +70,7 @@ pub fn probe(configured: &[PathBuf]) -> Probe {
                 Library::Cusparse => cusparse_facts(&search),
                 Library::Cublas => cublas_facts(&search),
                 Library::Nvml => (nvml_facts(&search), Vec::new()),
+                Library::Mkl => mkl_facts(configured),
             };
             LibraryReport { library, found, passed_over }
         })
@@ -139,6 +141,15 @@ fn cublas_facts(search: &Search) -> (Result<LibraryFacts, LibraryError>, Vec<Pas
     let (opened, passed_over) = Cublas::newest(search);
     let facts = opened.and_then(|cublas| Ok(vendor_facts(&cublas.api.library, &cublas.version()?)));
     (facts, passed_over)
+}
+
+fn mkl_facts(configured: &[PathBuf]) -> (Result<LibraryFacts, LibraryError>, Vec<PassedOver>) {
+    let opened = Mkl::open(configured);
+    let facts = opened.found.as_ref().map_err(Clone::clone).map(|mkl| LibraryFacts {
+        named: mkl.library.origin() != Origin::Usual,
+        ..facts(mkl.library.path(), format!("{}, {}", mkl.version, mkl.layer.name()))
+    });
+    (facts, opened.passed_over.clone())
 }
 
 fn vendor_facts(library: &Found, reported: &str) -> LibraryFacts {

@@ -126,10 +126,8 @@ struct Subject {
 
 impl Subject {
     fn of(matrix: &Matrix, plans: &[Plan]) -> Self {
-        let mut libraries: Vec<String> = plans
-            .iter()
-            .filter_map(|plan| Some(library(&plan.baseline.as_ref()?.name, plan.device.kind)))
-            .collect();
+        let mut libraries: Vec<String> =
+            plans.iter().filter_map(|plan| plan.baseline.as_ref().map(library)).collect();
         libraries.sort();
         libraries.dedup();
         let unnamed = || format!("matrix {}", super::format::short(&matrix.digest));

@@ -167,7 +167,10 @@ fn facts(device: &Device) -> Vec<(&'static str, String)> {
 }
 
 fn software(device: &Device) -> Vec<(&'static str, String)> {
-    let none = || "not installed".to_owned();
+    let none = || match device.kind {
+        DeviceKind::Cuda => "not installed".to_owned(),
+        DeviceKind::Cpu => "MKL is not installed: plain kernels take its place".to_owned(),
+    };
     let mut software = vec![
         (if device.kind == DeviceKind::Cuda { "Driver" } else { "System" }, device.driver.clone()),
         ("Compiler", device.compiler.clone()),

@@ -3,7 +3,7 @@
 pub use crate::explain::numbers::{correlation, count, digits, micros, percent, seconds, times};
 
 use crate::domain::plan::Baseline;
-use crate::domain::{DeviceKind, Digest, JobState, Problem, Timestamp};
+use crate::domain::{Digest, JobState, Problem, Timestamp};
 
 /// A round time without trailing zeros: `50 µs`, `0.1 µs`.
 pub fn round_micros(us: f64) -> String {
@@ -17,19 +17,17 @@ pub fn round_micros(us: f64) -> String {
     format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// `cuSPARSE 12.6.3's csr_alg2`; the algorithm is omitted if it is named like the library. The host's library runs on one
-/// thread, which is mentioned because a speed-up over it has to be judged accordingly.
-pub fn routine(vendor: &Baseline, kind: DeviceKind) -> String {
+/// `cuSPARSE 12.6.3's csr_alg2`; the algorithm is omitted if it is named like the library, or is all that there is. One thread is
+/// mentioned because a speed-up over it has to be judged accordingly.
+pub fn routine(vendor: &Baseline) -> String {
     let Baseline { name, version, algorithm, .. } = vendor;
-    let which = if algorithm.is_empty() || name == algorithm {
+    let which = if algorithm.is_empty() || name == algorithm || vendor.is_own() {
         String::new()
     } else {
         format!("'s {algorithm}")
     };
-    match kind {
-        DeviceKind::Cpu => format!("{name} {version}{which} (one thread)"),
-        DeviceKind::Cuda => format!("{name} {version}{which}"),
-    }
+    let threads = if vendor.is_single_threaded() { " (one thread)" } else { "" };
+    format!("{name} {version}{which}{threads}")
 }
 
 /// Powers of 1024: `3.00 MiB`.
@@ -96,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_vendor_library_is_marked_as_single_threaded() {
+    fn a_baseline_on_one_thread_is_marked() {
         let vendor = |name: &str, algorithm: &str| Baseline {
             name: name.to_owned(),
             version: "1".to_owned(),
@@ -105,9 +103,14 @@ mod tests {
             clocks: Clocks::default(),
             preprocess_ms: 0.0,
         };
-        assert_eq!(routine(&vendor("sprs", "sprs"), DeviceKind::Cpu), "sprs 1 (one thread)");
-        assert_eq!(routine(&vendor("sprs", "a"), DeviceKind::Cpu), "sprs 1's a (one thread)");
-        assert_eq!(routine(&vendor("cuSPARSE", "a"), DeviceKind::Cuda), "cuSPARSE 1's a");
+        // Of plans of earlier versions.
+        assert_eq!(routine(&vendor("sprs", "sprs")), "sprs 1 (one thread)");
+        assert_eq!(routine(&vendor("sprs", "a")), "sprs 1's a (one thread)");
+        assert_eq!(routine(&vendor("cuSPARSE", "a")), "cuSPARSE 1's a");
+        assert_eq!(routine(&vendor("MKL", "mkl_mm")), "MKL 1's mkl_mm");
+        assert_eq!(routine(&vendor("plain CSR product", "plain_csr")), "plain CSR product 1");
+        let solve = vendor("plain substitution", "plain_solve");
+        assert_eq!(routine(&solve), "plain substitution 1 (one thread)");
     }
 
     #[test]

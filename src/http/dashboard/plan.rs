@@ -155,9 +155,11 @@ fn marks(plan: &Plan) -> Vec<Mark> {
         };
         mark("predicted", label, predicted.median_us, "warn")
     }));
-    marks.extend(plan.baseline.as_ref().map(|vendor| {
-        mark("vendor", format::routine(vendor, plan.device.kind), vendor.median_us, "idle")
-    }));
+    marks.extend(
+        plan.baseline
+            .as_ref()
+            .map(|vendor| mark("vendor", format::routine(vendor), vendor.median_us, "idle")),
+    );
     let bound = bound::time_name(plan.limit.bound).to_owned();
     marks.push(mark(BOUND, bound, plan.limit.us, "good"));
     marks

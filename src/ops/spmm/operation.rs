@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct SpmmOperation;
 
 /// The vendors' routines for products.
-static VENDORS: [VendorLibrary; 3] = [
+static VENDORS: [VendorLibrary; 5] = [
     VendorLibrary {
         id: "spmm.cusparse",
         op: Op::Spmm,
@@ -36,12 +36,30 @@ static VENDORS: [VendorLibrary; 3] = [
         stored: &[stored(Library::Cublas)],
     },
     VendorLibrary {
+        id: "spmm.mkl",
+        op: Op::Spmm,
+        device: DeviceKind::Cpu,
+        library: Library::MklProduct,
+        title: "MKL",
+        summary: "A sparse product of Intel's library, which inspects the matrix first, on all threads.",
+        stored: &[stored(Library::MklProduct)],
+    },
+    VendorLibrary {
+        id: "spmm.plain",
+        op: Op::Spmm,
+        device: DeviceKind::Cpu,
+        library: Library::PlainProduct,
+        title: "Plain CSR product",
+        summary: "Where MKL is not installed: a loop over CSR on all threads, with rows split evenly by their entries.",
+        stored: &[stored(Library::PlainProduct)],
+    },
+    VendorLibrary {
         id: "spmm.sprs",
         op: Op::Spmm,
         device: DeviceKind::Cpu,
         library: Library::Sprs,
         title: "sprs",
-        summary: "The product of the Rust crate sprs, on one thread; alpha and beta are applied in a second pass.",
+        summary: "The product of the Rust crate sprs, on one thread: the baseline of plans of earlier versions.",
         stored: &[stored(Library::Sprs)],
     },
 ];

@@ -54,9 +54,18 @@ const MOST_FILL: f64 = 4.0;
 /// dense follows.
 pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
     match device.kind {
-        _ if device.vendor.is_none() => Vec::new(),
+        DeviceKind::Cpu => on_host(problem, device).iter().map(|name| candidate(name)).collect(),
+        DeviceKind::Cuda if device.vendor.is_none() => Vec::new(),
         DeviceKind::Cuda => on_gpu(matrix, problem).iter().map(|name| candidate(name)).collect(),
-        DeviceKind::Cpu => vec![candidate("sprs")],
+    }
+}
+
+/// MKL's routines where it is installed, which refuse what has more entries than 32 bits count; the plain product elsewhere.
+fn on_host(problem: &Spmm, device: &Device) -> &'static [&'static str] {
+    match (&device.vendor, problem.n) {
+        (None, _) => &["plain_csr"],
+        (Some(_), 1) => &["mkl_mv", "mkl_mm"],
+        (Some(_), _) => &["mkl_mm"],
     }
 }
 
@@ -260,7 +269,8 @@ mod tests {
         assert_eq!(dense(&device, 100, true), 2);
         device.vendor = None;
         assert_eq!(dense(&device, 100, true), 0);
-        device = Device { kind: DeviceKind::Cpu, vendor: Some("sprs".to_owned()), ..device };
+        device =
+            Device { kind: DeviceKind::Cpu, vendor: Some("MKL 2026.2.0".to_owned()), ..device };
         assert_eq!(dense(&device, 100, true), 0);
     }
 }

@@ -235,8 +235,10 @@ fn requested(shares: Vec<Share>, families: &[String]) -> (Vec<Share>, Vec<Funnel
 /// the library that lacks an algorithm says so when it is tried.
 fn vendor(problem: &Sptrsv, device: &Device) -> Vec<Candidate> {
     let algorithms: &[&str] = match (device.kind, problem.rhs) {
-        _ if device.vendor.is_none() => &[],
-        (DeviceKind::Cpu, _) => &["sprs"],
+        (DeviceKind::Cpu, _) if device.vendor.is_none() => &["plain_solve"],
+        (DeviceKind::Cpu, 1) => &["mkl_trsv"],
+        (DeviceKind::Cpu, _) => &["mkl_trsm"],
+        (DeviceKind::Cuda, _) if device.vendor.is_none() => &[],
         (DeviceKind::Cuda, 1) => &["spsv_alg2", "spsv", "spsv_alg1"],
         (DeviceKind::Cuda, _) => &["spsm"],
     };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct SptrsvOperation;
 
 /// The vendors' routines for triangular solves.
-static VENDORS: [VendorLibrary; 2] = [
+static VENDORS: [VendorLibrary; 4] = [
     VendorLibrary {
         id: "sptrsv.cusparse",
         op: Op::Sptrsv,
@@ -26,12 +26,30 @@ static VENDORS: [VendorLibrary; 2] = [
         stored: &[stored(Library::CusparseSolve)],
     },
     VendorLibrary {
+        id: "sptrsv.mkl",
+        op: Op::Sptrsv,
+        device: DeviceKind::Cpu,
+        library: Library::MklSolve,
+        title: "MKL",
+        summary: "A triangular solve of Intel's library, which inspects the matrix first, on all threads.",
+        stored: &[stored(Library::MklSolve)],
+    },
+    VendorLibrary {
+        id: "sptrsv.plain",
+        op: Op::Sptrsv,
+        device: DeviceKind::Cpu,
+        library: Library::PlainSolve,
+        title: "Plain substitution",
+        summary: "Where MKL is not installed: row after row on one thread.",
+        stored: &[stored(Library::PlainSolve)],
+    },
+    VendorLibrary {
         id: "sptrsv.sprs",
         op: Op::Sptrsv,
         device: DeviceKind::Cpu,
         library: Library::Sprs,
         title: "sprs",
-        summary: "The triangular solve of the Rust crate sprs, on one thread.",
+        summary: "The triangular solve of the Rust crate sprs, on one thread: the baseline of plans of earlier versions.",
         stored: &[stored(Library::Sprs)],
     },
 ];

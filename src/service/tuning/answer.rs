@@ -151,12 +151,12 @@ fn baseline(
 ) -> Option<Baseline> {
     let at = contenders.iter().position(|c| c.candidate.is_baseline())?;
     let vendor = &contenders[at];
-    let library = device.vendor.as_deref().unwrap_or("vendor");
-    let (name, version) = library.split_once(' ').unwrap_or((library, ""));
+    let algorithm = vendor.candidate.text(ALGORITHM).unwrap_or_default();
+    let (name, version) = device.library_of(algorithm);
     Some(Baseline {
         name: name.to_owned(),
         version: version.to_owned(),
-        algorithm: vendor.candidate.text("algorithm").unwrap_or_default().to_owned(),
+        algorithm: algorithm.to_owned(),
         median_us: vendor.timing.median_us,
         clocks: clocks(at),
         preprocess_ms: vendor.preprocess_ms,

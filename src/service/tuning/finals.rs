@@ -372,7 +372,7 @@ mod tests {
     fn costing(name: &str, preprocess_ms: f64, median_us: f64) -> Contender {
         let timing = Timing::of(vec![median_us], 0).unwrap();
         let candidate = match name {
-            VENDOR => Candidate::new(name).with_text("algorithm", "sprs"),
+            VENDOR => Candidate::new(name).with_text("algorithm", "mkl_mm"),
             own => Candidate::new(own),
         };
         Contender { candidate, timing, preprocess_ms, complexity: 1 }

@@ -4,11 +4,11 @@ use super::super::context::{Context, Module};
 use super::super::cublas::{self, Cublas};
 use super::super::cusparse::{self, Cusparse};
 use super::super::launch::{LoadedKernel, refused};
-use super::super::libraries::{LibraryError, Search};
 use super::arrays::Gather;
 use crate::domain::Digest;
 use crate::domain::bundle::{CudaModule, Forward, Manifest, UpdateValues, VendorForward};
 use crate::domain::candidate::is_dense_product;
+use crate::engine::libraries::{LibraryError, Search};
 use crate::engine::{EngineError, PlanFiles};
 use std::sync::Arc;
 

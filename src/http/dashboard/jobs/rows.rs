@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn the_vendors_own_routine_has_a_time_and_no_speed_up() {
         let best = |family: &str| Best {
-            candidate: Candidate::new(family).with_text("algorithm", "sprs"),
+            candidate: Candidate::new(family).with_text("algorithm", "mkl_mm"),
             median_us: 12.5,
             speedup: Some(1.0),
         };

@@ -1,6 +1,6 @@
 //! A plan as one table row, as shown on the matrix page and in comparisons.
 
-use crate::domain::plan::{Bound, Measured};
+use crate::domain::plan::{Baseline, Bound, Measured};
 use crate::domain::{Candidate, Device, DeviceKind, L2Policy, Plan};
 use crate::http::dashboard::bound::{self, Reach};
 use crate::http::dashboard::format;
@@ -21,7 +21,7 @@ pub struct PlanRow {
     /// The vendor routine and its time.
     pub vendor: Option<String>,
     pub vendor_time: Option<String>,
-    /// Short name of the vendor library: `cuSPARSE`, `sprs, one thread`.
+    /// Short name of the baseline: `cuSPARSE`, `MKL`, `plain substitution, one thread`.
     pub library: Option<String>,
     pub bound: Bound,
     pub reach: Reach,
@@ -60,9 +60,9 @@ impl PlanRow {
             time: time.map_or_else(|| "–".to_owned(), format::micros),
             interval: plan.measured.as_ref().map_or_else(unmeasured, interval),
             speedup: plan.speedup.map(format::times),
-            vendor: vendor.map(|vendor| format::routine(vendor, kind)),
+            vendor: vendor.map(format::routine),
             vendor_time: vendor.map(|vendor| format::micros(vendor.median_us)),
-            library: vendor.map(|vendor| library(&vendor.name, kind)),
+            library: vendor.map(library),
             bound: plan.limit.bound,
             reach: bound::reach(&plan.limit),
             bound_time: bound::timed(&plan.limit),
@@ -89,18 +89,17 @@ pub fn question(plan: &Plan) -> String {
 /// The family; for vendor routines, the algorithm.
 fn winner(candidate: &Candidate, kind: DeviceKind) -> String {
     match candidate.text("algorithm") {
-        Some(algorithm) if kind == DeviceKind::Cpu => library(algorithm, kind),
+        Some("sprs") if kind == DeviceKind::Cpu => "sprs, one thread".to_owned(),
+        Some(algorithm) if kind == DeviceKind::Cpu => algorithm.to_owned(),
         Some(algorithm) => format!("{} {algorithm}", candidate.family),
         None => candidate.family.clone(),
     }
 }
 
-/// Name of the vendor library. The host's runs on one thread, which a speed-up over it has to mention.
-pub fn library(name: &str, kind: DeviceKind) -> String {
-    match kind {
-        DeviceKind::Cpu => format!("{name}, one thread"),
-        DeviceKind::Cuda => name.to_owned(),
-    }
+/// Name of the baseline, with the one thread that a speed-up over it has to mention.
+pub fn library(baseline: &Baseline) -> String {
+    let name = &baseline.name;
+    if baseline.is_single_threaded() { format!("{name}, one thread") } else { name.clone() }
 }
 
 /// Display name of a device class: `H100 80GB HBM3`, `Intel Xeon Processor, 16 threads`.

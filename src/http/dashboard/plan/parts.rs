@@ -38,7 +38,7 @@ fn by_other(plan: &Plan, figure: impl Fn(f64, Option<f64>) -> Option<String>) ->
 pub fn figures(plan: &Plan) -> Vec<Fact> {
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
-            let routine = routine(vendor, plan.device.kind);
+            let routine = routine(vendor);
             let note = format!(
                 "{routine}, timed alternately{}",
                 by_other(plan, |_, speedup| speedup.map(times))
@@ -177,11 +177,12 @@ pub fn host_run(plan: &Plan) -> Option<String> {
     if plan.device.kind != DeviceKind::Cpu {
         return None;
     }
-    if plan.candidate.is_baseline() {
-        return Some("The vendor library runs it on one thread.".to_owned());
-    }
     let kernel = catalog().resolve(plan.problem.op(), plan.device.kind, &plan.candidate);
     let single = kernel.is_some_and(|kernel| kernel.flags.single_thread);
+    if plan.candidate.is_baseline() {
+        let threads = if single { "one thread" } else { "all threads of the host" };
+        return Some(format!("The baseline itself was the fastest: it runs on {threads}."));
+    }
     let threads = match (single, plan.candidate.int("threads")) {
         (true, _) | (_, Some(1)) => "one thread".to_owned(),
         (_, Some(threads)) => format!("{threads} threads"),

@@ -39,8 +39,7 @@ pub fn why(plan: &Plan) -> Why {
         .as_ref()
         .and_then(|second| Some((second.candidate.to_string(), second_place(plan, second)?)));
     let vendor = plan.baseline.as_ref().map(|vendor| {
-        let took =
-            format!("{} took {}", routine(vendor, plan.device.kind), micros(vendor.median_us));
+        let took = format!("{} took {}", routine(vendor), micros(vendor.median_us));
         match plan.speedup {
             _ if plan.candidate.is_baseline() => format!("{took} and is the winner."),
             Some(speedup) => {

@@ -1,15 +1,19 @@
-//! Finding and mapping NVIDIA's libraries: configured places first, then the loader's own search, then the usual folders.
+//! Finding and mapping the vendors' libraries: configured places first, then the loader's own search, then the usual folders.
 
-use super::installed::{self, Choice, Installed, Origin};
-use super::places::{below, copies_below, dotted_number, present, standard_folders, usual_copies};
+pub mod installed;
+mod places;
+pub(in crate::engine) mod symbols;
+
+use installed::{Choice, Installed, Origin};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use places::{below, copies_below, dotted_number, present, standard_folders, usual_copies};
 use std::ffi::{CStr, OsStr};
 use std::path::{Path, PathBuf};
 
-/// Libraries stay mapped: NVIDIA's leave threads and exit handlers behind that need their code.
+/// Libraries stay mapped: the vendors' leave threads and exit handlers behind that need their code.
 const FLAGS: i32 = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE;
 
-/// The libraries that the engine can use; all but the driver's two may be absent on a host without a GPU.
+/// The libraries that the engines can use: the GPU's, which may all be absent on a host without one, and the host's MKL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
     Driver,
@@ -17,11 +21,12 @@ pub enum Library {
     Cusparse,
     Cublas,
     Nvml,
+    Mkl,
 }
 
 impl Library {
-    pub const ALL: [Self; 5] =
-        [Self::Driver, Self::Nvrtc, Self::Cusparse, Self::Cublas, Self::Nvml];
+    pub const ALL: [Self; 6] =
+        [Self::Driver, Self::Nvrtc, Self::Cusparse, Self::Cublas, Self::Nvml, Self::Mkl];
 
     /// The usual name of the library.
     pub fn name(self) -> &'static str {
@@ -31,6 +36,7 @@ impl Library {
             Self::Cusparse => "cuSPARSE",
             Self::Cublas => "cuBLAS",
             Self::Nvml => "NVML",
+            Self::Mkl => "MKL",
         }
     }
 
@@ -42,6 +48,7 @@ impl Library {
             Self::Cusparse => Some("cusparse"),
             Self::Cublas => Some("cublas"),
             Self::Nvml => None,
+            Self::Mkl => Some("mkl"),
         }
     }
 
@@ -57,6 +64,7 @@ impl Library {
             Self::Cusparse => "libcusparse.so",
             Self::Cublas => "libcublas.so",
             Self::Nvml => "libnvidia-ml.so",
+            Self::Mkl => "libmkl_rt.so",
         }
     }
 
@@ -67,6 +75,7 @@ impl Library {
             Self::Nvrtc => &["13", "12", "11.2"],
             Self::Cusparse => &["12", "11"],
             Self::Cublas => &["13", "12", "11"],
+            Self::Mkl => &["3", "2", "1"],
         }
     }
 
@@ -77,13 +86,14 @@ impl Library {
             Self::Nvrtc => Some("libnvrtc-builtins.so."),
             Self::Cusparse => Some("libnvJitLink.so."),
             Self::Cublas => Some("libcublasLt.so."),
-            Self::Driver | Self::Nvml => None,
+            // MKL opens its parts by their full paths, and its threads' library is chosen by who opens it.
+            Self::Driver | Self::Nvml | Self::Mkl => None,
         }
     }
 
     /// The version numbers in a file's name: those of `libcusparse.so.12.6.3`, none of `libcusparse.so`; `None` if the file is
     /// another library's or the name ends otherwise.
-    pub(super) fn version_in_name(self, file: &Path) -> Option<Vec<u32>> {
+    pub(in crate::engine) fn version_in_name(self, file: &Path) -> Option<Vec<u32>> {
         match file.file_name()?.to_str()?.strip_prefix(self.stem())? {
             "" => Some(Vec::new()),
             rest => dotted_number(rest.strip_prefix('.')?),
@@ -127,12 +137,33 @@ pub struct Found {
 impl Found {
     /// The full version: what the file's name tells, if the library itself reports the beginning of that; otherwise what it
     /// reports.
-    pub(super) fn full_version(&self, reported: &str) -> String {
+    pub(in crate::engine) fn full_version(&self, reported: &str) -> String {
         let told = self.told.clone().filter(|told| told.starts_with(&format!("{reported}.")));
         told.unwrap_or_else(|| reported.to_owned())
     }
 
-    pub(super) fn origin(&self) -> Origin {
+    /// A library by its name that another one needs and that may be in the process already: two copies of one that runs threads
+    /// would not agree. Else the one in the folder, the loader's, or one in the usual folders.
+    pub(in crate::engine) fn helper(name: &str, folder: &Path) -> Option<Self> {
+        let bare = Path::new(name);
+        // SAFETY: the initialisers of libraries of threads require nothing of the caller.
+        let open = |file: &Path, flags| unsafe { Handle::open(Some(file), FLAGS | flags) }.ok();
+        let found = |handle, path: &Path| Self {
+            handle,
+            path: path.to_owned(),
+            told: None,
+            origin: Origin::Usual,
+        };
+        if let Some(handle) = open(bare, libc::RTLD_NOLOAD) {
+            return Some(found(handle, bare));
+        }
+        let beside = [folder.join(name), bare.to_owned()].into_iter();
+        let usual = standard_folders().into_iter().map(|folder| folder.join(name));
+        let mut files = beside.chain(usual.filter(|file| file.is_file()));
+        files.find_map(|file| open(&file, 0).map(|handle| found(handle, &file)))
+    }
+
+    pub(in crate::engine) fn origin(&self) -> Origin {
         self.origin
     }
 
@@ -144,7 +175,10 @@ impl Found {
     ///
     /// # Safety
     /// `F` must be the function-pointer type of the symbol, and the copy must not outlive this library.
-    pub(super) unsafe fn symbol<F: Copy>(&self, symbol: &str) -> Result<F, LibraryError> {
+    pub(in crate::engine) unsafe fn symbol<F: Copy>(
+        &self,
+        symbol: &str,
+    ) -> Result<F, LibraryError> {
         // SAFETY: the caller vouches for the type.
         let found = unsafe { self.handle.get::<F>(symbol.as_bytes()) };
         found.map(|function| *function).map_err(|error| LibraryError::Symbol {
@@ -154,7 +188,7 @@ impl Found {
         })
     }
 
-    pub(super) fn call_error(&self, call: &'static str, reason: String) -> LibraryError {
+    pub(in crate::engine) fn call_error(&self, call: &'static str, reason: String) -> LibraryError {
         LibraryError::Call { path: self.path.display().to_string(), call, reason }
     }
 }
@@ -181,7 +215,7 @@ impl Place {
 /// Every folder that a search for libraries in these configured places ([`Search::new`]) reads, and those of what the libraries load.
 pub fn roots(configured: &[PathBuf]) -> Vec<PathBuf> {
     let places: Vec<Place> = configured.iter().map(|text| Place::of(text)).collect();
-    super::places::roots(&places.iter().map(|place| place.path.as_path()).collect::<Vec<_>>())
+    places::roots(&places.iter().map(|place| place.path.as_path()).collect::<Vec<_>>())
 }
 
 /// Where to search, in order.
@@ -196,7 +230,7 @@ pub struct Search {
 
 impl Search {
     /// A path may begin with the library that alone is searched there: `cuda=` (the driver, and NVML that comes with it),
-    /// `nvrtc=`, `cusparse=` or `cublas=`. Without one, all are.
+    /// `nvrtc=`, `cusparse=`, `cublas=` or `mkl=`. Without one, all are.
     pub fn new(configured: &[PathBuf]) -> Self {
         let configured = configured.iter().map(|path| Place::of(path)).collect();
         Self { configured, cuda_major: None }
@@ -244,7 +278,7 @@ impl Search {
 
     /// Opens the newest copy that the driver can run, those in configured places before all others, and tells why each other
     /// was passed over. `accept` makes of a mapped copy what is wanted; if that fails, the next is tried.
-    pub(super) fn newest<T>(
+    pub(in crate::engine) fn newest<T>(
         &self,
         library: Library,
         mut accept: impl FnMut(Found) -> Result<T, LibraryError>,
@@ -283,7 +317,7 @@ impl Search {
 
     /// Refuses a mapped library that reports a version for a later CUDA than the driver runs, unless the configuration names
     /// the file.
-    pub(super) fn check_cuda(
+    pub(in crate::engine) fn check_cuda(
         &self,
         library: Library,
         found: &Found,
@@ -333,7 +367,7 @@ fn load(library: Library, file: &Path) -> Result<Found, LibraryError> {
     {
         map_companion(folder, prefix);
     }
-    // SAFETY: the initialisers of NVIDIA's libraries require nothing of the caller.
+    // SAFETY: the initialisers of the vendors' libraries require nothing of the caller.
     let handle = unsafe { Handle::open(Some(file), FLAGS) }.map_err(|error| {
         // The loader's own words are the source.
         let reason = std::error::Error::source(&error).unwrap_or(&error).to_string();
@@ -368,6 +402,7 @@ fn mapped_path(handle: &Handle, library: Library) -> Option<PathBuf> {
         Library::Cusparse => "cusparseGetProperty",
         Library::Cublas => "cublasGetProperty",
         Library::Nvml => "nvmlInit_v2",
+        Library::Mkl => "MKL_Get_Version",
     };
     // SAFETY: only the address is used; `info` is valid for writes, and `dli_fname` is a C string where not null.
     unsafe {
@@ -388,59 +423,4 @@ fn file_if(library: Library, file: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_broken_library_is_named_and_a_missing_one_is_an_error() {
-        let root = tempfile::tempdir().unwrap();
-        let file = root.path().join("libfoo.so");
-        std::fs::write(&file, "not a library").unwrap();
-        assert!(matches!(
-            load(Library::Cusparse, &file),
-            Err(LibraryError::Unloadable { path, .. }) if path.ends_with("libfoo.so")
-        ));
-        let search = Search::new(&[root.path().to_owned()]);
-        let error = search.absent(Library::Nvml, &search.names(Library::Nvml)).to_string();
-        assert!(error.starts_with("NVML is not installed: no libnvidia-ml.so.1,"), "{error}");
-    }
-
-    #[test]
-    fn a_place_that_is_named_for_one_library_serves_no_other() {
-        let root = tempfile::tempdir().unwrap();
-        for file in ["libcusparse.so.12", "libcublas.so.13", "libnvidia-ml.so.1"] {
-            std::fs::write(root.path().join(file), "not a library").unwrap();
-        }
-        let folder = root.path().display().to_string();
-        let broken = |place: &str, library| {
-            let search = Search::new(&[PathBuf::from(place)]);
-            let own = search.places(library).collect::<Vec<_>>() == [root.path()];
-            let tried = match search.open(library) {
-                Err(LibraryError::Unloadable { path, .. }) => path.starts_with(&folder),
-                _ => false,
-            };
-            // An installed copy elsewhere may open all the same.
-            assert!(own || !tried, "{place}");
-            own
-        };
-        let libraries = [Library::Cusparse, Library::Cublas, Library::Nvml, Library::Nvrtc];
-        let served = |place: &str| libraries.map(|library| broken(place, library));
-        assert_eq!(served(&format!("cusparse={folder}")), [true, false, false, false]);
-        assert_eq!(served(&format!("cublas={folder}")), [false, true, false, false]);
-        assert_eq!(served(&format!("cuda={folder}")), [false, false, true, false]);
-        assert_eq!(served(&format!("nvrtc={folder}")), [false, false, false, true]);
-        assert_eq!(served(&folder), [true; 4]);
-        // A path with the sign in it.
-        let place = Place::of(Path::new("/opt/x=y"));
-        assert!(place.library.is_none() && place.path == Path::new("/opt/x=y"));
-    }
-
-    #[test]
-    fn an_older_driver_is_not_given_a_newer_compiler() {
-        let search = Search { cuda_major: Some(12), ..Search::default() };
-        let names = search.names(Library::Nvrtc);
-        assert_eq!(names, ["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]);
-        let names = search.names(Library::Cublas);
-        assert_eq!(names, ["libcublas.so.12", "libcublas.so.11", "libcublas.so"]);
-    }
-}
+mod tests;

@@ -1,4 +1,5 @@
-//! Folders where NVIDIA's libraries usually are: toolkits, and the `nvidia` packages of Python's site-packages.
+//! Folders where the vendors' libraries usually are: CUDA's toolkits, the `nvidia` packages of Python's site-packages, oneAPI, and the
+//! `lib` of Python's environments, where MKL's package and Conda's put theirs.
 
 use crate::environment;
 use std::ffi::OsStr;
@@ -88,6 +89,13 @@ fn wheel_folders(nvidia: &Path) -> Vec<PathBuf> {
     folders_in(nvidia, "").into_iter().map(|package| package.join("lib")).collect()
 }
 
+/// Where oneAPI puts MKL, and the compiler's library of threads that it takes.
+const ONE_API: [&str; 3] = [
+    "/opt/intel/oneapi/mkl/latest/lib",
+    "/opt/intel/oneapi/mkl/latest/lib/intel64",
+    "/opt/intel/oneapi/compiler/latest/lib",
+];
+
 /// Toolkit and site-packages folders, newest first. Environment variables may name roots of both kinds.
 pub(super) fn standard_folders() -> Vec<PathBuf> {
     let mut toolkits: Vec<PathBuf> = environment::toolkit_roots().collect();
@@ -99,11 +107,12 @@ pub(super) fn standard_folders() -> Vec<PathBuf> {
         .flat_map(|toolkit| [toolkit.join("lib64"), toolkit.join("targets/x86_64-linux/lib")])
         .collect();
     folders.extend(["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu"].map(PathBuf::from));
+    folders.extend(ONE_API.map(PathBuf::from));
 
     let mut pythons: Vec<PathBuf> = environment::python_roots().collect();
     pythons.extend(["/usr", "/usr/local"].map(PathBuf::from));
     for lib in pythons.iter().map(|python| python.join("lib")) {
-        // Conda's packages put libraries there.
+        // Conda's packages put libraries there, and MKL's package of Python.
         folders.push(lib.clone());
         for version in folders_in(&lib, "python3") {
             for packages in ["site-packages/nvidia", "dist-packages/nvidia"] {

@@ -1,8 +1,8 @@
 //! The installed copies of a vendor's library: found by their files' names, the newest opened that the driver can run.
 //! Several copies in one process could take each other's helpers, so nothing is opened to learn its version.
 
-use super::libraries::{Library, LibraryError};
 use super::places::dotted_number;
+use super::{Library, LibraryError};
 use std::path::{Path, PathBuf};
 
 /// Why a copy stands where it stands in the order.
@@ -18,7 +18,7 @@ pub enum Origin {
 
 /// One installed copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Installed {
+pub(in crate::engine) struct Installed {
     /// The file as it was found, perhaps a link.
     pub file: PathBuf,
     /// The version, as far as names tell it without opening the file; empty if they do not tell any.
@@ -40,7 +40,7 @@ pub struct PassedOver {
 
 /// A choice among the copies.
 #[derive(Debug)]
-pub(super) struct Choice<T> {
+pub(in crate::engine) struct Choice<T> {
     /// What was opened; or the first reason why one did not open, if any was there.
     pub opened: Option<Result<T, LibraryError>>,
     pub passed_over: Vec<PassedOver>,
@@ -49,7 +49,7 @@ pub(super) struct Choice<T> {
 /// The copies among these files, each file once although several links may lead to it: named ones first, in their order,
 /// then the newest of the others. Within one named place, too, the newest is first. `files` are those of each place, with
 /// the place's origin.
-pub(super) fn installed(
+pub(in crate::engine) fn installed(
     library: Library,
     places: Vec<(Origin, Vec<PathBuf>)>,
 ) -> (Vec<Installed>, Vec<PassedOver>) {
@@ -96,7 +96,7 @@ fn newest_first(copies: &mut [Installed]) {
 
 /// Opens the first copy that the driver can run and that opens, and tells why the others were passed over.
 /// `cuda_major` is the driver's; without a driver every copy may be opened.
-pub(super) fn choose<T>(
+pub(in crate::engine) fn choose<T>(
     library: Library,
     copies: &[Installed],
     cuda_major: Option<u32>,
@@ -160,10 +160,10 @@ fn too_new(library: Library, copy: &Installed, cuda_major: Option<u32>) -> Optio
 
 /// The major version of CUDA that a library's version belongs to, as far as the version tells. cuSPARSE kept 12 as its own
 /// major version when CUDA went to 13: 12.5 is the last of CUDA 12, 12.6 the first of CUDA 13.
-pub(super) fn needs_cuda(library: Library, version: &[u32]) -> Option<u32> {
+pub(in crate::engine) fn needs_cuda(library: Library, version: &[u32]) -> Option<u32> {
     match (library, version) {
         (Library::Cusparse, [12, minor, ..]) => Some(if *minor < 6 { 12 } else { 13 }),
-        (Library::Cusparse, [12]) => None,
+        (Library::Cusparse, [12]) | (Library::Mkl, _) => None,
         (_, [major, ..]) => Some(*major),
         (_, []) => None,
     }
@@ -203,7 +203,7 @@ fn package_version(file: &Path) -> Option<Vec<u32>> {
 }
 
 /// `12.9.4.2`; `None` if nothing is known.
-pub(super) fn dotted(version: &[u32]) -> Option<String> {
+pub(in crate::engine) fn dotted(version: &[u32]) -> Option<String> {
     let parts: Vec<String> = version.iter().map(u32::to_string).collect();
     (!parts.is_empty()).then(|| parts.join("."))
 }
