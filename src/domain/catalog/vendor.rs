@@ -66,10 +66,7 @@ impl Library {
     /// Whether the library solves the problem as it is given. cuBLAS multiplies a matrix that is first made dense; nobody's
     /// speed-up is stated over that.
     pub const fn is_baseline(self) -> bool {
-        match self {
-            Self::Cublas => false,
-            _ => true,
-        }
+        !matches!(self, Self::Cublas)
     }
 
     /// Whether it runs on one thread of the host, which a speed-up over it has to mention.

@@ -124,29 +124,29 @@ pub fn solve<T: Element>(
     x: &mut [T],
     sides: usize,
 ) {
+    let of = |s: usize| {
+        let entries = system.indptr[s]..system.indptr[s + 1];
+        let columns = system.indices[entries.clone()].iter();
+        columns.map(|&column| system.original(column as usize)).zip(&values[entries])
+    };
     if sides == 1 {
-        for s in 0..system.rows() {
-            let (mut sum, row) = (b[system.original(s)], system.original(s));
-            for entry in system.indptr[s]..system.indptr[s + 1] {
-                let known = x[system.original(system.indices[entry] as usize)];
-                sum = sum.sub_mul::<false>(values[entry], known);
-            }
-            x[row] = sum.div(diagonal[s]);
+        for (s, &pivot) in diagonal.iter().enumerate() {
+            let row = system.original(s);
+            let without =
+                |sum: T, (column, &value): (usize, &T)| sum.sub_mul::<false>(value, x[column]);
+            x[row] = of(s).fold(b[row], without).div(pivot);
         }
         return;
     }
     x.copy_from_slice(b);
     let mut sums = vec![T::ZERO; sides];
-    for s in 0..system.rows() {
+    for (s, &pivot) in diagonal.iter().enumerate() {
         let row = system.original(s) * sides;
         sums.copy_from_slice(&x[row..][..sides]);
-        for entry in system.indptr[s]..system.indptr[s + 1] {
-            let column = system.original(system.indices[entry] as usize) * sides;
-            let known = &x[column..][..sides];
-            let value = values[entry];
+        for (column, &value) in of(s) {
+            let known = &x[column * sides..][..sides];
             sums.iter_mut().zip(known).for_each(|(sum, &x)| *sum = sum.sub_mul::<false>(value, x));
         }
-        let pivot = diagonal[s];
         x[row..][..sides].iter_mut().zip(&sums).for_each(|(x, sum)| *x = sum.div(pivot));
     }
 }
