@@ -75,7 +75,7 @@ pub struct Device {
     pub driver: String,
     /// `nvrtc 13.0`, or the compiler of this binary on a CPU.
     pub compiler: String,
-    /// `cuSPARSE 12.6.3`, or `MKL 2026.2.0` on a CPU; absent if the vendor library is not installed. In devices stored by earlier
+    /// `cuSPARSE 12.6.3`, or `MKL 2026.2` on a CPU; absent if the vendor library is not installed. In devices stored by earlier
     /// versions, `sprs 0.11` on a CPU.
     pub vendor: Option<String>,
     /// The file that the vendor library was opened from; a host's own matter, which the API does not tell. Absent where the

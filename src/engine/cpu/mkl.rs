@@ -180,7 +180,7 @@ impl Mkled for f64 {
 /// MKL, opened; it stays open until the process ends.
 pub struct Mkl {
     pub library: Found,
-    /// `2026.2.0`.
+    /// `2026.2`.
     pub version: String,
     /// What its threads are: MKL keeps the layer that it was first used with in this process.
     pub layer: Layer,
@@ -264,9 +264,14 @@ impl Mkl {
             let mut version =
                 Version { major: 0, minor: 0, update: 0, texts: [std::ptr::null(); 4] };
             tell(&mut version);
+            // Releases are named by year and update; the number between them has been 0 for years.
             let Version { major, minor, update, .. } = version;
+            let version = match minor {
+                0 => format!("{major}.{update}"),
+                _ => format!("{major}.{minor}.{update}"),
+            };
             Ok(Self {
-                version: format!("{major}.{minor}.{update}"),
+                version,
                 layer,
                 single,
                 double,

@@ -23,6 +23,7 @@ pub(super) fn roots(configured: &[&Path]) -> Vec<PathBuf> {
     folders.extend(environment::python_roots().chain(standard_folders()));
     let cached = cached_by_the_loader();
     folders.extend(cached.iter().filter_map(|file| file.parent()).map(Path::to_owned));
+    folders.retain(|folder| folder != Path::new("/"));
     folders.sort();
     folders.dedup();
     folders
@@ -67,12 +68,18 @@ fn copies_in(folder: &Path, fits: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
     files
 }
 
-/// The files in the loader's cache, which lists the system's library folders. Of its format only this is used: paths in it
-/// end with a zero byte.
+/// The files in the loader's cache, which lists the system's library folders.
 fn cached_by_the_loader() -> Vec<PathBuf> {
-    let bytes = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
-    let texts = bytes.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
-    texts.filter(|text| text.starts_with('/')).map(PathBuf::from).collect()
+    libraries_in(&std::fs::read("/etc/ld.so.cache").unwrap_or_default())
+}
+
+/// Of the cache's format only this is used: paths in it end with a zero byte. Its numbers may read as short paths, such as `/4`,
+/// whose folder would be the whole system's.
+fn libraries_in(cache: &[u8]) -> Vec<PathBuf> {
+    let texts = cache.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    let paths = texts.filter(|text| text.starts_with('/') && text.contains(".so"));
+    let paths = paths.map(PathBuf::from);
+    paths.filter(|path| path.parent().is_some_and(|folder| folder != Path::new("/"))).collect()
 }
 
 /// The numbers of `12.9.4.2`; `None` if something else is there.
@@ -138,7 +145,15 @@ fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{below, roots};
+    use super::{below, libraries_in, roots};
+    use std::path::Path;
+
+    #[test]
+    fn numbers_in_the_loaders_cache_are_no_paths() {
+        let cache = b"glibc-ld.so.cache1.1\0/4\0/;\0\0libm.so.6\0/lib/x/libm.so.6\0/libc.so\0";
+        assert_eq!(libraries_in(cache), [Path::new("/lib/x/libm.so.6")]);
+        assert!(!roots(&[]).contains(&Path::new("/").to_owned()));
+    }
 
     #[test]
     fn what_a_configured_library_loads_is_among_the_roots() {
