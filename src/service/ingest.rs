@@ -102,7 +102,7 @@ impl Service {
         };
         if let Some(matrix) = self.stored(&read.digest).await? {
             if let Some(staged) = read.staged {
-                staged.discard();
+                staged.discard().await;
             }
             return Ok(Uploaded { matrix, created: false });
         }

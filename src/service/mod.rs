@@ -144,7 +144,10 @@ impl Service {
         let listener: Arc<dyn Listener> = signals.clone();
         store.listen(&listener);
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
-        let room = Arc::new(room::Room::new(settings.stored.clone(), Some(Arc::clone(&blobs))));
+        let room = Arc::new(room::Room::new(
+            settings.stored.clone(),
+            Some((Arc::clone(&store), Arc::clone(&blobs))),
+        ));
         blobs.check_with(whole::name_of);
         let readers = settings.reader.clone().map(Readers::new);
         let inner = Inner {

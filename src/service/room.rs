@@ -3,7 +3,8 @@
 use super::error::{Lack, Result, ServiceError};
 use crate::environment::disk;
 use crate::sparse::read::Shortage;
-use crate::store::Blobs;
+use crate::store::{Blobs, RoomTaken, Store};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,21 +26,31 @@ pub struct StoredLimits {
 
 /// How long a count of the folder is used; what is stored meanwhile is added to it.
 const COUNT_AGE: Duration = Duration::from_secs(30);
-/// How long a count of a bucket is used, for which all of it is listed.
+/// How long a count of a bucket is used, for which all of it is listed: by all servers together, which add what they store.
 const BUCKET_COUNT_AGE: Duration = Duration::from_secs(600);
+/// How long a count is believed that leaves no room: some may have been made since.
+const FULL_COUNT_AGE: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
 pub(super) struct Room {
     limits: StoredLimits,
-    /// Which may count what they store themselves.
-    blobs: Option<Arc<dyn Blobs>>,
-    /// Until when the count is used, and what it is.
+    /// The blobs, which may be where several servers put theirs, and the store that then has one count for all.
+    shared: Option<(Arc<dyn Store>, Arc<dyn Blobs>)>,
+    /// Until when the count of the folder is used, and what it is.
     counted: Mutex<Option<(Instant, u64)>>,
 }
 
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
 impl Room {
-    pub(super) fn new(limits: StoredLimits, blobs: Option<Arc<dyn Blobs>>) -> Self {
-        Self { limits, blobs, counted: Mutex::default() }
+    pub(super) fn new(
+        limits: StoredLimits,
+        shared: Option<(Arc<dyn Store>, Arc<dyn Blobs>)>,
+    ) -> Self {
+        Self { limits, shared, counted: Mutex::default() }
     }
 
     /// Free bytes of the disks, by the folder that is on them. Blocks on the file system.
@@ -63,7 +74,17 @@ impl Room {
     }
 
     /// What was taken is not stored after all.
-    pub(super) fn give(&self, bytes: u64) {
+    pub(super) async fn give(&self, bytes: u64) {
+        if self.limits.most > 0
+            && let Some((store, blobs)) = &self.shared
+            && blobs.are_shared()
+        {
+            // It would be counted until all of them are.
+            if let Err(error) = store.give_bytes(bytes).await {
+                tracing::warn!(%error, bytes, "room that was taken was not given back");
+            }
+            return;
+        }
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, stored)) = counted.as_mut() {
             *stored = stored.saturating_sub(bytes);
@@ -86,43 +107,69 @@ impl Room {
         if most == 0 {
             return Ok(());
         }
+        if let (Some((store, blobs)), Ok(runtime)) = (&self.shared, Handle::try_current())
+            && blobs.are_shared()
+        {
+            let stored = runtime.block_on(take_shared(&**store, &**blobs, bytes, most))?;
+            return stored.map_or(Ok(()), |stored| Err(too_much(bytes, stored, most)));
+        }
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let known = counted.filter(|(until, _)| now < *until);
         let (until, stored) = match known {
             Some(known) => known,
-            None => match self.in_bucket()? {
-                Some(stored) => (now + BUCKET_COUNT_AGE, stored),
-                None => {
-                    let stored = count(folder);
-                    let stored =
-                        stored.map_err(|error| ServiceError::of_io("the stored blobs", error))?;
-                    (now + COUNT_AGE, stored)
-                }
-            },
+            None => {
+                let stored = count(folder);
+                let stored =
+                    stored.map_err(|error| ServiceError::of_io("the stored blobs", error))?;
+                (now + COUNT_AGE, stored)
+            }
         };
         let need = stored.saturating_add(bytes);
         if need > most {
             // Room may be made at any time, so the next request counts again.
             *counted = None;
-            let message = format!(
-                "{bytes} bytes are to be stored, and {stored} are; this server stores at most {most}"
-            );
-            let shortage =
-                Shortage { need, limit: most, place: "stored matrices and programs".into() };
-            return Err(ServiceError::Shortage { message, shortage, lack: Lack::Full });
+            return Err(too_much(bytes, stored, most));
         }
         *counted = Some((until, need));
         Ok(())
     }
+}
 
-    /// Bytes of the blobs, where they are not in a folder.
-    fn in_bucket(&self) -> Result<Option<u64>> {
-        let (Some(blobs), Ok(runtime)) = (&self.blobs, Handle::try_current()) else {
-            return Ok(None);
-        };
-        Ok(runtime.block_on(blobs.stored_bytes())?)
+fn too_much(bytes: u64, stored: u64, most: u64) -> ServiceError {
+    let message = format!(
+        "{bytes} bytes are to be stored, and {stored} are; this server stores at most {most}"
+    );
+    let place = "stored matrices and programs".into();
+    let shortage = Shortage { need: stored.saturating_add(bytes), limit: most, place };
+    ServiceError::Shortage { message, shortage, lack: Lack::Full }
+}
+
+/// Takes room of that which all servers have together, and counts all of it if that is due. What is stored, if there is too little room.
+async fn take_shared(
+    store: &dyn Store,
+    blobs: &dyn Blobs,
+    bytes: u64,
+    most: u64,
+) -> Result<Option<u64>> {
+    if store.take_bytes(bytes, most, BUCKET_COUNT_AGE).await? == RoomTaken::Yes {
+        return Ok(None);
     }
+    // Another server may have counted just now, or there was room all the time.
+    match store.take_bytes(bytes, most, FULL_COUNT_AGE).await? {
+        RoomTaken::Yes => return Ok(None),
+        RoomTaken::Full(stored) => return Ok(Some(stored)),
+        RoomTaken::Uncounted => {}
+    }
+    let before = store.taken_bytes().await?;
+    let Some(found) = blobs.stored_bytes().await? else { return Ok(None) };
+    store.bytes_counted(found, before).await?;
+    Ok(match store.take_bytes(bytes, most, BUCKET_COUNT_AGE).await? {
+        RoomTaken::Yes => None,
+        RoomTaken::Full(stored) => Some(stored),
+        // Clocks were set meanwhile.
+        RoomTaken::Uncounted => Some(found),
+    })
 }
 
 /// Bytes of all files in a folder and those below. What disappears meanwhile is not counted.

@@ -44,7 +44,11 @@ pub trait Blobs: Debug + Send + Sync {
     async fn all(&self) -> Result<Vec<Digest>>;
     /// The number of damaged blobs that were set aside, and are still there.
     async fn set_aside(&self) -> Result<u64>;
-    /// Bytes of everything that is stored; `None` if that is what the folder on this host has.
+    /// Whether servers on several hosts may put theirs there.
+    fn are_shared(&self) -> bool {
+        false
+    }
+    /// Bytes of everything that is stored, where that is not what a folder on this host has.
     async fn stored_bytes(&self) -> Result<Option<u64>> {
         Ok(None)
     }

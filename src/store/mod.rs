@@ -13,6 +13,7 @@ pub mod process_name;
 mod queue;
 mod retaining;
 pub mod sql;
+mod stored;
 mod tallies;
 mod tokens;
 mod transfer;
@@ -36,6 +37,7 @@ pub use queue::{
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining, Weigh};
 pub use sql::{PostgresOptions, SqlStore, SqliteOptions, Synchronous};
+pub use stored::{RoomTaken, Stored};
 pub use tallies::{PlanFigures, PlanTally};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
@@ -416,6 +418,7 @@ pub trait Store:
     + Retaining
     + Transfer
     + Drift
+    + Stored
 {
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);

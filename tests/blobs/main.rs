@@ -4,6 +4,7 @@ mod conformance;
 mod faults;
 mod losses;
 mod proxy;
+mod quota;
 mod server;
 mod service;
 mod sharing;

@@ -27,6 +27,7 @@ mod restarts;
 mod retaining;
 mod server;
 mod statements;
+mod stored;
 mod throughput;
 mod tls;
 mod trainings;
@@ -242,6 +243,8 @@ conform! {
     namespaces::webhooks_hear_of_their_own,
     namespaces::the_service_weighs_all_of_them,
     outages::one_sweeps_at_a_time,
+    stored::bytes_are_counted_together,
+    stored::of_many_who_take_the_last_room_few_get_it,
     retaining::what_is_kept_is_weighed,
     retaining::what_is_pinned_is_not_removed,
     retaining::what_is_removed_goes_with_all_that_is_its_own,

@@ -46,9 +46,9 @@ impl Staged {
     }
 
     /// It is not needed: the matrix is stored already.
-    pub(super) fn discard(self) {
+    pub(super) async fn discard(self) {
         if self.refused.is_none() {
-            self.room.give(self.bytes);
+            self.room.give(self.bytes).await;
         }
     }
 }

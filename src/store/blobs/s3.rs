@@ -160,6 +160,10 @@ impl Blobs for S3Blobs {
         self.0.list_damaged().await.map(|damaged| damaged.len() as u64)
     }
 
+    fn are_shared(&self) -> bool {
+        true
+    }
+
     async fn stored_bytes(&self) -> Result<Option<u64>> {
         self.0.count_bytes().await.map(Some)
     }

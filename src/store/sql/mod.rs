@@ -27,6 +27,7 @@ mod quotas;
 mod retaining;
 mod rows;
 mod sqlite;
+mod stored;
 mod tallies;
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ const fn table(name: &'static str, keys: usize, columns: &'static str) -> Table 
     Table { name, columns, keys }
 }
 
-/// What is referred to comes first. `store_id` and the revisions go by themselves.
+/// What is referred to comes first. `store_id` and the revisions go by themselves; what is `stored` is counted anew.
 const TABLES: [Table; 18] = [
     table("matrices", 1, "digest, pattern_digest, created_at, version, facts"),
     table(
