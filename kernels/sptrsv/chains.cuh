@@ -48,8 +48,8 @@ struct PanelTerms {
     Value val[Config::kUnroll];
 
     // Column `at` and every `abreast`-th after it, for the lane's row.
-    __device__ __forceinline__ void fetch(const u32* cols, const Value* vals, u32 at, u32 abreast, u32 columns, u32 width,
-                                          u32 row, bool works) {
+    __device__ __forceinline__ void fetch(const u32* cols, const Value* vals, u32 at, u32 abreast, u32 columns,
+                                          u32 width, u32 row, bool works) {
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
             const u32 column = at + u * abreast;
@@ -140,12 +140,14 @@ __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
         for (u32 first = 0; first < columns; first += abreast * Config::kUnroll) {
             Value unknown[Config::kUnroll];
             PanelTerms<Config> next;
-            next.fetch(a.cols + panel.x, vals, first + Config::kUnroll * abreast + place, abreast, columns, width, row, works);
+            next.fetch(a.cols + panel.x, vals, first + Config::kUnroll * abreast + place, abreast, columns, width, row,
+                       works);
             there = there && await_unknowns<Config>(work, mine.slot, unknown, watchdog);
             __syncwarp();
             // A zero of the panel is no term of the row: an infinity elsewhere stays elsewhere.
 #pragma unroll
-            for (int u = 0; u < Config::kUnroll; ++u) sum = mine.val[u] != Value(0) ? sum + mine.val[u] * unknown[u] : sum;
+            for (int u = 0; u < Config::kUnroll; ++u)
+                sum = mine.val[u] != Value(0) ? sum + mine.val[u] * unknown[u] : sum;
             mine = next;
         }
         // If one lane gives up, its whole warp ends: nothing is published that was not computed.
