@@ -224,9 +224,23 @@ impl ArrayData {
 #[serde(tag = "kernel", rename_all = "snake_case")]
 pub enum HostProgram {
     /// Tasks of M1 rows of `arrays[0]` (a permutation of the rows) by N1 columns, accumulated in vector registers.
-    RowPanel { m1: u32, n1: u32 },
-    /// Tasks of contiguous rows with about equal numbers of nonzeros, `n1` columns of one row at a time.
-    RowSplit { n1: u32, rows_per_task: u32 },
+    RowPanel {
+        m1: u32,
+        n1: u32,
+        #[serde(default, skip_serializing_if = "Stores::are_cached")]
+        stores: Stores,
+    },
+    /// Tasks of consecutive rows, of the matrix or of `arrays[0]` (a permutation of the rows), with about equal numbers of
+    /// nonzeros; `n1` columns of one row at a time. Rows of B are asked for `ahead` entries before they are needed; with 0
+    /// they are not.
+    RowSplit {
+        n1: u32,
+        rows_per_task: u32,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ahead: u32,
+        #[serde(default, skip_serializing_if = "Stores::are_cached")]
+        stores: Stores,
+    },
     /// SpTRSV row by row on one thread.
     SolveSerial,
     /// SpTRSV level by level with a barrier; runs of levels with fewer than `narrow` rows are computed by one thread
@@ -235,6 +249,36 @@ pub enum HostProgram {
     /// SpTRSV in merged groups of `rows` consecutive rows, assigned to the threads round-robin; each group waits for
     /// the values it needs.
     SolveMerged { threads: u32, rows: u32 },
+}
+
+/// How a kernel of the host writes C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Stores {
+    /// Through the caches, which read a line before it is written.
+    #[default]
+    Cached,
+    /// Past the caches, wherever rows of C are whole cache lines.
+    Streamed,
+}
+
+impl Stores {
+    /// Its name in candidates.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Streamed => "streamed",
+        }
+    }
+
+    fn are_cached(&self) -> bool {
+        *self == Self::Cached
+    }
+}
+
+const fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// An engine's report on a compiled recipe.

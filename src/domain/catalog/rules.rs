@@ -141,7 +141,11 @@ pub const RULES: &[Rule] = &[
             "columns that a setting reaches ≤ columns that there are; else, other candidates that do the same ≤ 0",
             "",
         ),
-        on_host: None,
+        on_host: Some(words(
+            "No other candidate does the same, as one does that would write C past the caches where its rows are no whole cache lines.",
+            "other candidates that do the same ≤ 0",
+            "",
+        )),
         side: Side::AtMost,
         limit: "where the setting begins to repeat another",
         force: Force::Hard,
@@ -221,7 +225,12 @@ pub const RULES: &[Rule] = &[
              by locality ≥ 1.25; else by locality: reuse among 64 or 8192 rows ÷ the same in the best other order ≥ 1.25",
             "",
         ),
-        on_host: None,
+        on_host: Some(words(
+            "Rows are ordered by locality only where columns then recur clearly more often among the rows that share a cache, as seen \
+             from samples before any order is computed.",
+            "reuse among 64 or 8192 rows ÷ the same in the best other order ≥ 1.25",
+            "",
+        )),
         side: Side::AtLeast,
         limit: "1.05, by locality 1.25",
         force: Force::Hard,

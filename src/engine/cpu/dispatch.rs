@@ -11,8 +11,11 @@ use std::ops::Range;
 /// Supported tile heights.
 pub const SUPPORTED_M1: [u32; 4] = [1, 2, 4, 8];
 
-/// Supported panel widths.
+/// Panel widths that tiles of several rows are compiled for.
 pub const SUPPORTED_N1: [u32; 4] = [8, 16, 32, 64];
+
+/// Panel widths that single rows are compiled for.
+pub const SUPPORTED_ROW_N1: [u32; 5] = [8, 16, 32, 64, 128];
 
 /// `kernel::row_panel` for one element type, instruction set and tile.
 pub type RowPanel<T> = unsafe fn(&Panel<'_, T>, &[u32]);
@@ -106,7 +109,7 @@ multiplied!(f64, avx512_f64, avx2_f64, plain_f64);
 
 /// One module per instruction set and type: the generic kernels inlined into functions compiled for it.
 macro_rules! compiled_for {
-    ($module:ident, $type:ty, $simd:ty, [$($vecs:literal / $unroll:literal),*] $(, $features:literal)?) => {
+    ($module:ident, $type:ty, $simd:ty, [$($vecs:literal / $unroll:literal),*], $widest:literal $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -150,6 +153,8 @@ macro_rules! compiled_for {
                         ($vecs, false) => Some(split_of::<$vecs, $unroll, false>),
                         ($vecs, true) => Some(split_of::<$vecs, $unroll, true>),
                     )*
+                    ($widest, false) => Some(split_of::<$widest, 1, false>),
+                    ($widest, true) => Some(split_of::<$widest, 1, true>),
                     _ => None,
                 }
             }
@@ -157,14 +162,15 @@ macro_rules! compiled_for {
     };
 }
 
-// Registers per row / entries of a row in flight: at least four sums, to hide the latency of the multiply-add.
+// Registers per row / entries of a row in flight: at least four sums, to hide the latency of the multiply-add. Then the
+// registers of the widest panel of single rows.
 #[cfg(target_arch = "x86_64")]
-compiled_for!(avx512_f32, f32, Avx512F32, [1 / 4, 2 / 2, 4 / 1], "avx512f,avx2,fma");
+compiled_for!(avx512_f32, f32, Avx512F32, [1 / 4, 2 / 2, 4 / 1], 8, "avx512f,avx2,fma");
 #[cfg(target_arch = "x86_64")]
-compiled_for!(avx512_f64, f64, Avx512F64, [1 / 4, 2 / 2, 4 / 1, 8 / 1], "avx512f,avx2,fma");
+compiled_for!(avx512_f64, f64, Avx512F64, [1 / 4, 2 / 2, 4 / 1, 8 / 1], 16, "avx512f,avx2,fma");
 #[cfg(target_arch = "x86_64")]
-compiled_for!(avx2_f32, f32, Avx2F32, [1 / 4, 2 / 2, 4 / 1, 8 / 1], "avx2,fma");
+compiled_for!(avx2_f32, f32, Avx2F32, [1 / 4, 2 / 2, 4 / 1, 8 / 1], 16, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-compiled_for!(avx2_f64, f64, Avx2F64, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1], "avx2,fma");
-compiled_for!(plain_f32, f32, Plain<f32>, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1]);
-compiled_for!(plain_f64, f64, Plain<f64>, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1]);
+compiled_for!(avx2_f64, f64, Avx2F64, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1], 32, "avx2,fma");
+compiled_for!(plain_f32, f32, Plain<f32>, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1], 32);
+compiled_for!(plain_f64, f64, Plain<f64>, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1], 32);

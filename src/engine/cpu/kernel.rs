@@ -12,13 +12,17 @@
 use super::element::Element;
 use super::simd::Simd;
 use crate::domain::Layout;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows of C that are transposed together: one cache line of a column. A multiple of every M1.
 const GROUP: usize = 16;
 
 /// Widest panel of all kernels.
-pub const WIDEST: usize = 64;
+pub const WIDEST: usize = 128;
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: usize = 64;
 
 /// One panel of the product. The arrays of A are those of a canonical matrix whose columns are below the rows of B.
 pub struct Panel<'a, T> {
@@ -35,6 +39,12 @@ pub struct Panel<'a, T> {
     pub layout: Layout,
     /// Columns of the panel, at most VECS registers.
     pub width: usize,
+    /// The row of C that belongs to each row of A, if A's are in another order.
+    pub rows: Option<&'a [u32]>,
+    /// Entries from one that is multiplied to the one whose row of B is asked for; 0 if none is.
+    pub ahead: usize,
+    /// Whether rows of C are written past the caches. They are whole cache lines then.
+    pub streamed: bool,
     /// Absent for C = A B.
     pub factors: Option<Factors<T>>,
 }
@@ -51,7 +61,21 @@ unsafe impl<T: Element> Sync for Panel<'_, T> {}
 
 /// Buffers the rows of a group until they can be written to columns.
 #[repr(align(64))]
-struct Tile<T>([T; GROUP * WIDEST]);
+struct Tile<T>(MaybeUninit<[T; GROUP * WIDEST]>);
+
+impl<T> Tile<T> {
+    /// Nothing is written: most products need no tile, and a task may be short.
+    #[inline(always)]
+    const fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    /// The row of the group at a position.
+    #[inline(always)]
+    fn row(&mut self, position: usize) -> *mut T {
+        self.0.as_mut_ptr().cast::<T>().wrapping_add(position * WIDEST)
+    }
+}
 
 impl<T: Element> Panel<'_, T> {
     /// The address where a kernel writes its row: in C or in the tile.
@@ -60,24 +84,25 @@ impl<T: Element> Panel<'_, T> {
         match self.layout {
             // SAFETY: row is a row of the matrix, so this is within C.
             Layout::Row => unsafe { self.c.add(row * self.ldc) },
-            Layout::Col => tile.0[position * WIDEST..].as_mut_ptr(),
+            Layout::Col => tile.row(position),
         }
     }
 
     /// Writes a finished group to the columns of C; does nothing if rows were written directly.
     ///
     /// # Safety
-    /// `rows` are rows of the matrix that no other thread writes.
+    /// `rows` are rows of the matrix that no other thread writes, at most as many as a group has, and each was written to the
+    /// tile.
     #[inline(always)]
-    unsafe fn flush(&self, rows: impl Iterator<Item = usize> + Clone, tile: &Tile<T>) {
+    unsafe fn flush(&self, rows: impl Iterator<Item = usize> + Clone, tile: &mut Tile<T>) {
         if self.layout == Layout::Row {
             return;
         }
         for column in 0..self.width {
             for (position, row) in rows.clone().enumerate() {
-                let sum = tile.0[position * WIDEST + column];
-                // SAFETY: row < ldc, the length of a column.
+                // SAFETY: the row was written to the tile as wide as the panel, and row < ldc, the length of a column.
                 unsafe {
+                    let sum = *tile.row(position).add(column);
                     let c = self.c.add(column * self.ldc + row);
                     *c = match self.factors {
                         None => sum,
@@ -87,6 +112,12 @@ impl<T: Element> Panel<'_, T> {
                 }
             }
         }
+    }
+
+    /// The row of C that belongs to a row of A.
+    #[inline(always)]
+    fn row(&self, at: usize) -> usize {
+        self.rows.map_or(at, |rows| rows[at] as usize)
     }
 
     /// Start of row `indices[entry]` of the panel, and the entry's value.
@@ -124,6 +155,25 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
         }
     }
 
+    /// Asks for the row of B that an entry a few further on needs. Rows are short where this pays: the processor looks ahead
+    /// by itself, but not beyond a row's end that it did not foresee.
+    ///
+    /// # Safety
+    /// There is at least one entry.
+    #[inline(always)]
+    unsafe fn ask(&self, panel: &Panel<'_, S::Element>, entry: usize) {
+        let last = panel.indices.len() - 1;
+        // SAFETY: at most the last entry, whose column is a row of B.
+        let (from, _) = unsafe { panel.entry((entry + panel.ahead).min(last)) };
+        for v in 0..VECS {
+            let first = v * S::LANES;
+            let begins_a_line = (first * size_of::<S::Element>()).is_multiple_of(LINE_BYTES);
+            if begins_a_line && (!MASKED || first < panel.width) {
+                S::prefetch(from.wrapping_add(first));
+            }
+        }
+    }
+
     /// Writes finished sums to C, or to the tile, where the factors are applied by `flush`.
     #[inline(always)]
     unsafe fn store(
@@ -141,6 +191,8 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
                 let at = to.wrapping_add(v * S::LANES);
                 if MASKED {
                     sums[v].store_masked(at, self.0[v]);
+                } else if panel.streamed {
+                    sums[v].stream(at);
                 } else {
                     sums[v].store(at);
                 }
@@ -180,7 +232,7 @@ pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKE
     panel: &Panel<'_, S::Element>,
     order: &[u32],
 ) {
-    let mut tile = Tile([S::Element::ZERO; GROUP * WIDEST]);
+    let mut tile = Tile::new();
     for group in order.chunks(GROUP) {
         // SAFETY: the requirements are the caller's.
         unsafe {
@@ -190,12 +242,21 @@ pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKE
                 } else {
                     for (j, &row) in rows.iter().enumerate() {
                         let position = i * M1 + j;
-                        one_row::<S, VECS, 1, MASKED>(panel, row as usize, position, &mut tile);
+                        one_row::<S, VECS, 1, MASKED, false>(
+                            panel,
+                            row as usize,
+                            position,
+                            &mut tile,
+                        );
                     }
                 }
             }
-            panel.flush(group.iter().map(|&row| row as usize), &tile);
+            panel.flush(group.iter().map(|&row| row as usize), &mut tile);
         }
+    }
+    if panel.streamed {
+        // SAFETY: the host has S's instructions.
+        unsafe { S::fence() };
     }
 }
 
@@ -233,30 +294,46 @@ unsafe fn many_rows<S: Simd, const M1: usize, const VECS: usize, const MASKED: b
     }
 }
 
-/// Computes consecutive rows one at a time, with UNROLL entries of a row in flight.
+/// Computes consecutive rows of A one at a time, with UNROLL entries of a row in flight.
 ///
 /// # Safety
-/// As for `row_panel`, of the rows in `rows`.
+/// As for `row_panel`, of the rows of A in `rows` and the rows of C that belong to them.
 #[inline(always)]
 pub unsafe fn row_split<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED: bool>(
     panel: &Panel<'_, S::Element>,
     rows: Range<usize>,
 ) {
-    let mut tile = Tile([S::Element::ZERO; GROUP * WIDEST]);
+    let mut tile = Tile::new();
     for first in rows.clone().step_by(GROUP) {
         let group = first..rows.end.min(first + GROUP);
         // SAFETY: the requirements are the caller's.
         unsafe {
-            for row in group.clone() {
-                one_row::<S, VECS, UNROLL, MASKED>(panel, row, row - first, &mut tile);
+            if panel.ahead == 0 {
+                for row in group.clone() {
+                    one_row::<S, VECS, UNROLL, MASKED, false>(panel, row, row - first, &mut tile);
+                }
+            } else {
+                for row in group.clone() {
+                    one_row::<S, VECS, UNROLL, MASKED, true>(panel, row, row - first, &mut tile);
+                }
             }
-            panel.flush(group, &tile);
+            panel.flush(group.map(|row| panel.row(row)), &mut tile);
         }
+    }
+    if panel.streamed {
+        // SAFETY: the host has S's instructions.
+        unsafe { S::fence() };
     }
 }
 
 #[inline(always)]
-unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED: bool>(
+unsafe fn one_row<
+    S: Simd,
+    const VECS: usize,
+    const UNROLL: usize,
+    const MASKED: bool,
+    const AHEAD: bool,
+>(
     panel: &Panel<'_, S::Element>,
     row: usize,
     position: usize,
@@ -270,6 +347,9 @@ unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED:
         let end = *panel.indptr.get_unchecked(row + 1);
         while end - entry >= UNROLL {
             for u in 0..UNROLL {
+                if AHEAD {
+                    columns.ask(panel, entry + u);
+                }
                 let (from, value) = panel.entry(entry + u);
                 columns.accumulate(&mut sums[u], from, value);
             }
@@ -278,6 +358,9 @@ unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED:
         // Into fixed registers, because a run-time index would spill the sums to memory.
         for u in 0..UNROLL {
             if entry + u < end {
+                if AHEAD {
+                    columns.ask(panel, entry + u);
+                }
                 let (from, value) = panel.entry(entry + u);
                 columns.accumulate(&mut sums[u], from, value);
             }
@@ -287,7 +370,7 @@ unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED:
                 sums[0][v] = sums[0][v].add(sums[u][v]);
             }
         }
-        let to = panel.target(row, position, tile);
+        let to = panel.target(panel.row(row), position, tile);
         columns.store(panel, &mut sums[0], to);
     }
 }

@@ -30,7 +30,7 @@ mod solve_tests;
 #[cfg(test)]
 mod tests;
 
-pub use dispatch::{SUPPORTED_M1, SUPPORTED_N1};
+pub use dispatch::{SUPPORTED_M1, SUPPORTED_N1, SUPPORTED_ROW_N1};
 pub use mkl::Mkl;
 pub use plan::{DenseMut, DenseRef, HostPlan, NewValues, plan_threads};
 pub use untuned::{default_product, default_solve};
@@ -271,11 +271,13 @@ impl Engine for CpuEngine {
         let solve_isa = format!("{dtype}, {}", solve::instructions(isa));
         let isa = format!("{dtype}, {}", isa.name());
         let (name, digest) = match &recipe.program {
-            Program::Host(HostProgram::RowPanel { m1, n1 }) => {
-                (format!("row_panel<m1={m1}, n1={n1}, {isa}>"), kernel_digest())
+            Program::Host(HostProgram::RowPanel { m1, n1, stores }) => {
+                let stores = stores.name();
+                (format!("row_panel<m1={m1}, n1={n1}, {stores}, {isa}>"), kernel_digest())
             }
-            Program::Host(HostProgram::RowSplit { n1, .. }) => {
-                (format!("row_split<n1={n1}, {isa}>"), kernel_digest())
+            Program::Host(HostProgram::RowSplit { n1, ahead, stores, .. }) => {
+                let stores = stores.name();
+                (format!("row_split<n1={n1}, ahead={ahead}, {stores}, {isa}>"), kernel_digest())
             }
             Program::Host(HostProgram::SolveSerial) => {
                 (format!("solve_serial<{solve_isa}>"), solve_digest())

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::recipe::{Array, ArrayData};
+use crate::domain::recipe::{Array, ArrayData, Stores};
 use crate::domain::{Dtype, Layout, Spmm, Sptrsv};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, Triangular, operand, oracle};
@@ -30,11 +30,23 @@ fn with_values(matrix: &Csr, values: &[f64]) -> Csr {
 fn programs(matrix: &Csr, problem: &Spmm) -> Vec<(Program, Vec<Array>)> {
     let order: Vec<u32> = (0..matrix.rows() as u32).rev().collect();
     let order = Array { name: "rows_by_length".to_owned(), data: ArrayData::U32(order.into()) };
-    let panel = Program::Host(HostProgram::RowPanel { m1: 4, n1: 16 });
-    let split = Program::Host(HostProgram::RowSplit { n1: 8, rows_per_task: 20 });
+    let stores = Stores::Streamed;
+    let panel = Program::Host(HostProgram::RowPanel { m1: 4, n1: 16, stores });
+    let split = Program::Host(split(8, 20));
+    let ordered = HostProgram::RowSplit { n1: 128, rows_per_task: 20, ahead: 5, stores };
+    let ordered = (Program::Host(ordered), vec![order.clone()]);
     let untuned = Program::Host(default_product(problem, matrix, 2));
     let vendor = Program::Vendor { algorithm: "plain_csr".to_owned() };
-    vec![(panel, vec![order]), (split, vec![]), (untuned, vec![]), (vendor, vec![])]
+    vec![(panel, vec![order]), (split, vec![]), ordered, (untuned, vec![]), (vendor, vec![])]
+}
+
+fn split(n1: u32, rows_per_task: u32) -> HostProgram {
+    HostProgram::RowSplit { n1, rows_per_task, ahead: 0, stores: Stores::Cached }
+}
+
+/// As it is where C fits the cache of every host.
+fn untuned(n1: u32, rows_per_task: u32) -> HostProgram {
+    HostProgram::RowSplit { n1, rows_per_task, ahead: 16, stores: Stores::Cached }
 }
 
 /// Operands of either type, as the tests make them.
@@ -267,12 +279,12 @@ fn untuned_programs_share_large_work_and_leave_small_work_alone() {
     let problem = Spmm::new(40, Dtype::F32, Layout::Row);
     let large = Spec::parse("poisson2d:nx=300,ny=300,seed=1").unwrap().generate().unwrap();
     match default_product(&problem, &large, 8) {
-        HostProgram::RowSplit { n1: 64, rows_per_task } => {
+        HostProgram::RowSplit { n1: 64, rows_per_task, ahead: 16, .. } => {
             assert!((10..10_000).contains(&rows_per_task), "{rows_per_task}");
         }
         other => panic!("{other:?}"),
     }
-    let whole = HostProgram::RowSplit { n1: 8, rows_per_task: 211 };
+    let whole = untuned(8, 211);
     assert_eq!(default_product(&Spmm { n: 2, ..problem }, &matrix(), 8), whole);
     let (system, of_solve) = system(Triangle::Lower, Diagonal::NonUnit, false, 1, Dtype::F64);
     assert_eq!(default_solve(&of_solve, &system, 8), HostProgram::SolveSerial);
@@ -282,10 +294,7 @@ fn untuned_programs_share_large_work_and_leave_small_work_alone() {
     assert_eq!(default_solve(&of_solve, &wide, 8), levels);
     assert_eq!(default_solve(&of_solve, &wide, 1), HostProgram::SolveSerial);
     let none = Csr::empty();
-    assert_eq!(
-        default_product(&problem, &none, 0),
-        HostProgram::RowSplit { n1: 64, rows_per_task: 1 }
-    );
+    assert_eq!(default_product(&problem, &none, 0), untuned(64, 1));
 }
 
 #[test]

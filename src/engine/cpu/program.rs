@@ -1,8 +1,10 @@
 //! A host program prepared for one sparse operand: its requirements are checked once, so that calls only compute.
 
-use super::dispatch::{self, Multiplied, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1};
+use super::dispatch::{
+    self, Multiplied, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1, SUPPORTED_ROW_N1,
+};
 use super::element::Element;
-use super::kernel::{Factors, Panel};
+use super::kernel::{Factors, LINE_BYTES, Panel};
 use super::mkl::{MklProduct, Mkled};
 use super::operand::{SparseOperand, Target, columns};
 use super::plain;
@@ -10,7 +12,7 @@ use super::schedule::{self, Threads};
 use super::simd::Isa;
 use crate::domain::Layout;
 use crate::domain::catalog::vendor::{self, Library};
-use crate::domain::recipe::{Array, ArrayData, HostProgram, Program};
+use crate::domain::recipe::{Array, ArrayData, HostProgram, Program, Stores};
 use crate::engine::EngineError;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,10 +29,43 @@ pub enum Prepared<T: 'static> {
     RowSplit {
         tasks: Vec<Range<usize>>,
         panels: Panels<RowSplit<T>>,
+        ordered: Option<Ordered<T>>,
     },
     /// The plain product, for these instructions.
     Plain(Isa),
     Mkl(Arc<MklProduct<T>>),
+}
+
+/// A copy of A whose rows are in another order: rows that follow each other are next to each other in memory, so that they
+/// are read as one run, and what is asked for ahead is that of the next rows.
+pub struct Ordered<T> {
+    /// The row of the matrix at each place.
+    order: Arc<[u32]>,
+    indptr: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<T>,
+}
+
+impl<T: Element> Ordered<T> {
+    fn of(order: Arc<[u32]>, operand: &SparseOperand<T>) -> Self {
+        let matrix = &operand.matrix;
+        let mut indptr = Vec::with_capacity(order.len() + 1);
+        indptr.push(0);
+        let mut indices = Vec::with_capacity(matrix.nnz());
+        for &row in &*order {
+            indices.extend_from_slice(matrix.row(row as usize).0);
+            indptr.push(indices.len());
+        }
+        let values = Self::values(&order, operand);
+        Self { order, indptr, indices, values }
+    }
+
+    /// The operand's values in this order.
+    fn values(order: &[u32], operand: &SparseOperand<T>) -> Vec<T> {
+        let indptr = operand.matrix.indptr();
+        let entries = |&row: &u32| &operand.values[indptr[row as usize]..indptr[row as usize + 1]];
+        order.iter().flat_map(entries).copied().collect()
+    }
 }
 
 /// The dense operands of one call, in the problem's layout, aligned as their elements.
@@ -48,6 +83,9 @@ pub struct Call<'a, T> {
 /// Columns 0..n of B and C in panels of `n1`, the last of which may be narrower, and the kernels for their widths.
 pub struct Panels<Kernel> {
     n1: usize,
+    /// See [`Panel::ahead`].
+    ahead: usize,
+    stores: Stores,
     kernels: Vec<Kernel>,
 }
 
@@ -62,25 +100,30 @@ impl<T: Multiplied + Mkled> Prepared<T> {
     ) -> Result<Self, EngineError> {
         let matrix = &operand.matrix;
         match program {
-            Program::Host(HostProgram::RowPanel { m1, n1 }) => {
+            Program::Host(HostProgram::RowPanel { m1, n1, stores }) => {
                 supported("m1", *m1, &SUPPORTED_M1)?;
                 supported("n1", *n1, &SUPPORTED_N1)?;
                 let order = permutation(arrays, matrix.rows())?;
                 let tasks = schedule::by_tiles(matrix.indptr(), &order, *n1 as usize, threads);
-                let panels =
-                    Panels::of(operand.n, *n1, |width| dispatch::row_panel(isa, *m1, *n1, width))?;
+                let kernel = |width| dispatch::row_panel(isa, *m1, *n1, width);
+                let panels = Panels::of(operand.n, *n1, 0, *stores, kernel)?;
                 Ok(Self::RowPanel { order, tasks, panels })
             }
-            Program::Host(HostProgram::RowSplit { n1, rows_per_task }) => {
-                supported("n1", *n1, &SUPPORTED_N1)?;
+            Program::Host(HostProgram::RowSplit { n1, rows_per_task, ahead, stores }) => {
+                supported("n1", *n1, &SUPPORTED_ROW_N1)?;
                 if *rows_per_task == 0 {
                     return Err(refused("rows_per_task must be at least 1"));
                 }
                 let count = matrix.rows().div_ceil(*rows_per_task as usize);
-                let tasks = schedule::by_nonzeros(matrix.indptr(), count);
-                let panels =
-                    Panels::of(operand.n, *n1, |width| dispatch::row_split(isa, *n1, width))?;
-                Ok(Self::RowSplit { tasks, panels })
+                let ordered = match arrays {
+                    [] => None,
+                    _ => Some(Ordered::of(permutation(arrays, matrix.rows())?, operand)),
+                };
+                let indptr = ordered.as_ref().map_or(matrix.indptr(), |ordered| &ordered.indptr);
+                let tasks = schedule::by_nonzeros(indptr, count);
+                let kernel = |width| dispatch::row_split(isa, *n1, width);
+                let panels = Panels::of(operand.n, *n1, *ahead as usize, *stores, kernel)?;
+                Ok(Self::RowSplit { tasks, panels, ordered })
             }
             Program::Host(_) => {
                 Err(refused("the program is a triangular solve, but the problem is a product"))
@@ -121,8 +164,14 @@ impl<T: Multiplied + Mkled> Prepared<T> {
 
     /// Replaces the values in what was made of them; the operand has the new ones.
     pub fn renew(&mut self, operand: &SparseOperand<T>, threads: usize) -> Result<(), EngineError> {
-        if let Self::Mkl(product) = self {
-            *product = Arc::new(MklProduct::of(operand, product.routine(), threads)?);
+        match self {
+            Self::Mkl(product) => {
+                *product = Arc::new(MklProduct::of(operand, product.routine(), threads)?);
+            }
+            Self::RowSplit { ordered: Some(ordered), .. } => {
+                ordered.values = Ordered::values(&ordered.order, operand);
+            }
+            Self::RowSplit { ordered: None, .. } | Self::RowPanel { .. } | Self::Plain(_) => {}
         }
         Ok(())
     }
@@ -153,19 +202,20 @@ impl<T: Multiplied + Mkled> Prepared<T> {
                 let dense = panels.dense(operand, call, threads);
                 threads.run(tasks.len() * panels.kernels.len(), |job| {
                     let (at, task) = (job / tasks.len(), &tasks[job % tasks.len()]);
-                    let view = panels.view(at, operand, &dense, factors);
+                    let view = panels.view(at, operand, None, &dense, factors);
                     // SAFETY: the kernel was selected for this host's instructions; `order` is a permutation of the
                     // rows and tasks do not overlap, so each row of a panel is written by one thread.
                     unsafe { (panels.kernels[at])(&view, &order[task.clone()]) }
                 });
                 Ok(())
             }
-            Self::RowSplit { tasks, panels } => {
+            Self::RowSplit { tasks, panels, ordered } => {
                 let dense = panels.dense(operand, call, threads);
                 threads.run(tasks.len(), |task| {
                     for (at, kernel) in panels.kernels.iter().enumerate() {
-                        let view = panels.view(at, operand, &dense, factors);
-                        // SAFETY: as above; tasks are runs of rows that do not overlap.
+                        let view = panels.view(at, operand, ordered.as_ref(), &dense, factors);
+                        // SAFETY: as above; tasks are runs of rows that do not overlap, nor do the rows of C that
+                        // belong to them.
                         unsafe { kernel(&view, tasks[task].clone()) }
                     }
                 });
@@ -190,6 +240,8 @@ impl<Kernel> Panels<Kernel> {
     fn of(
         n: usize,
         n1: u32,
+        ahead: usize,
+        stores: Stores,
         kernel: impl Fn(usize) -> Option<Kernel>,
     ) -> Result<Self, EngineError> {
         let n1 = n1 as usize;
@@ -198,7 +250,7 @@ impl<Kernel> Panels<Kernel> {
                 .ok_or_else(|| refused("no kernel is compiled for this tile"))
         };
         let kernels = (0..n.div_ceil(n1)).map(of_panel).collect::<Result<_, _>>()?;
-        Ok(Self { n1, kernels })
+        Ok(Self { n1, ahead, stores, kernels })
     }
 
     /// Packs B if it is column-major.
@@ -218,11 +270,12 @@ impl<Kernel> Panels<Kernel> {
         Dense { b: Target(b.cast_mut()), c: Target(call.c.as_mut_ptr()) }
     }
 
-    /// Panel `at` in the form that the kernels read.
+    /// Panel `at` in the form that the kernels read, with A as it is or in another order.
     fn view<'a, T: Element>(
         &self,
         at: usize,
         operand: &'a SparseOperand<T>,
+        ordered: Option<&'a Ordered<T>>,
         dense: &Dense<T>,
         factors: Option<Factors<T>>,
     ) -> Panel<'a, T> {
@@ -238,16 +291,27 @@ impl<Kernel> Panels<Kernel> {
                 matrix.rows(),
             ),
         };
+        let (indptr, indices, values) = match ordered {
+            None => (matrix.indptr(), matrix.indices(), &operand.values[..]),
+            Some(of) => (&of.indptr[..], &of.indices[..], &of.values[..]),
+        };
+        let c = dense.c.at(c_first);
+        let whole_lines = operand.layout == Layout::Row
+            && c.addr().is_multiple_of(LINE_BYTES)
+            && [ldc, columns.len()].iter().all(|n| (n * size_of::<T>()).is_multiple_of(LINE_BYTES));
         Panel {
-            indptr: matrix.indptr(),
-            indices: matrix.indices(),
-            values: &operand.values,
+            indptr,
+            indices,
+            values,
             b: dense.b.at(b_first),
             ldb,
-            c: dense.c.at(c_first),
+            c,
             ldc,
             layout: operand.layout,
             width: columns.len(),
+            rows: ordered.map(|of| &*of.order),
+            ahead: self.ahead,
+            streamed: self.stores == Stores::Streamed && whole_lines,
             factors,
         }
     }
@@ -268,13 +332,13 @@ fn supported(name: &str, value: u32, values: &[u32]) -> Result<(), EngineError> 
 /// The program's row order, verified to be a permutation, because the kernels write without bounds checks.
 fn permutation(arrays: &[Array], rows: usize) -> Result<Arc<[u32]>, EngineError> {
     let Some(ArrayData::U32(order)) = arrays.first().map(|array| &array.data) else {
-        return Err(refused("row_panel needs its row order (u32) as its first array"));
+        return Err(refused("the program's first array must be its row order (u32)"));
     };
     let mut seen = vec![false; rows];
     let fresh =
         |&row: &u32| seen.get_mut(row as usize).is_some_and(|seen| !std::mem::replace(seen, true));
     if order.len() != rows || !order.iter().all(fresh) {
-        return Err(refused("row_panel's row order is not a permutation of the rows"));
+        return Err(refused("the program's row order is not a permutation of the rows"));
     }
     Ok(order.clone())
 }

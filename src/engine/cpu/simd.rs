@@ -94,6 +94,13 @@ pub unsafe trait Simd: Copy {
     /// Masked lanes read as zero.
     unsafe fn load_masked(from: *const Self::Element, mask: Self::Mask) -> Self;
     unsafe fn store_masked(self, to: *mut Self::Element, mask: Self::Mask);
+    /// Writes past the caches, which then need not read the line first; `to` is aligned to the register. Other threads see
+    /// it after `fence`.
+    unsafe fn stream(self, to: *mut Self::Element);
+    /// Ends a run of `stream`.
+    unsafe fn fence();
+    /// Asks for the cache line of an address, which may be any.
+    fn prefetch(from: *const Self::Element);
 }
 
 /// Four lanes that the compiler maps to baseline registers. If the baseline has no fused multiply-add, the product is
@@ -167,6 +174,23 @@ unsafe impl<T: Element> Simd for Plain<T> {
             unsafe { *to.add(i) = lane };
         }
     }
+
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut T) {
+        // SAFETY: as in `store`; the compiler has no such store for every host.
+        unsafe { self.store(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {}
+
+    #[inline(always)]
+    fn prefetch(from: *const T) {
+        #[cfg(target_arch = "x86_64")]
+        x86::prefetch(from);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = from;
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -177,12 +201,19 @@ mod x86 {
     use super::Simd;
     use std::arch::x86_64::*;
 
+    /// Asks for the cache line of an address, into the first level.
+    #[inline(always)]
+    pub fn prefetch<T>(from: *const T) {
+        // SAFETY: every x86-64 has SSE; a prefetch of an address that is not mapped does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
     /// A register type whose operations are single intrinsics. `mask` and the masked operations are given as expressions,
     /// since they differ between the instruction sets.
     macro_rules! register {
         (
             $name:ident, $element:ty, $lanes:literal, $register:ty, $mask:ty,
-            $zero:ident, $splat:ident, $load:ident, $store:ident, $mul_add:ident, $mul:ident, $add:ident,
+            $zero:ident, $splat:ident, $load:ident, $store:ident, $stream:ident, $mul_add:ident, $mul:ident, $add:ident,
             mask: |$count:ident| $of_count:expr,
             load: |$from:ident, $load_mask:ident| $load_masked:expr,
             store: |$to:ident, $store_mask:ident, $value:ident| $store_masked:expr
@@ -247,13 +278,28 @@ mod x86 {
                     let $value = self.0;
                     unsafe { $store_masked }
                 }
+
+                #[inline(always)]
+                unsafe fn stream(self, to: *mut $element) {
+                    unsafe { $stream(to, self.0) }
+                }
+
+                #[inline(always)]
+                unsafe fn fence() {
+                    unsafe { _mm_sfence() }
+                }
+
+                #[inline(always)]
+                fn prefetch(from: *const $element) {
+                    prefetch(from);
+                }
             }
         };
     }
 
     register!(
         Avx2F32, f32, 8, __m256, __m256i,
-        _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps,
+        _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_fmadd_ps,
         _mm256_mul_ps, _mm256_add_ps,
         mask: |lanes| unsafe {
             let bound = _mm256_set1_epi32(lanes.min(8) as i32);
@@ -265,7 +311,7 @@ mod x86 {
 
     register!(
         Avx2F64, f64, 4, __m256d, __m256i,
-        _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd,
+        _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_stream_pd, _mm256_fmadd_pd,
         _mm256_mul_pd, _mm256_add_pd,
         mask: |lanes| unsafe {
             let bound = _mm256_set1_epi64x(lanes.min(4) as i64);
@@ -277,7 +323,7 @@ mod x86 {
 
     register!(
         Avx512F32, f32, 16, __m512, __mmask16,
-        _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps,
+        _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps, _mm512_fmadd_ps,
         _mm512_mul_ps, _mm512_add_ps,
         mask: |lanes| if lanes >= 16 { u16::MAX } else { (1 << lanes) - 1 },
         load: |from, mask| _mm512_maskz_loadu_ps(mask, from),
@@ -286,7 +332,7 @@ mod x86 {
 
     register!(
         Avx512F64, f64, 8, __m512d, __mmask8,
-        _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd,
+        _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_stream_pd, _mm512_fmadd_pd,
         _mm512_mul_pd, _mm512_add_pd,
         mask: |lanes| if lanes >= 8 { u8::MAX } else { (1 << lanes) - 1 },
         load: |from, mask| _mm512_maskz_loadu_pd(mask, from),

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::recipe::Stores;
 use crate::domain::{Candidate, Clock, Dtype, Problem, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
 use crate::sparse::generate::Spec;
@@ -266,7 +267,7 @@ fn refuses_unsupported_systems() {
         host(HostProgram::SolveLevels { threads: THREADS as u32 + 1, narrow: 8 }),
         host(HostProgram::SolveMerged { threads: 0, rows: 8 }),
         host(HostProgram::SolveMerged { threads: 2, rows: 0 }),
-        host(HostProgram::RowSplit { n1: 8, rows_per_task: 1 }),
+        host(HostProgram::RowSplit { n1: 8, rows_per_task: 1, ahead: 0, stores: Stores::Cached }),
         recipe(Program::Vendor { algorithm: "spsv".to_owned() }),
     ] {
         assert!(!refusal(engine.compile(&bad).map(drop)).is_empty(), "{:?}", bad.program);

@@ -2,7 +2,7 @@
 //! refused.
 
 use super::*;
-use crate::domain::recipe::{Array, ArrayData};
+use crate::domain::recipe::{Array, ArrayData, Stores};
 use crate::domain::{Candidate, Clock, Dtype, Layout, Problem, Spmm};
 use crate::engine::{ALPHA, BETA, Dense, Expected};
 use crate::sparse::{Csr, operand, oracle};
@@ -68,11 +68,22 @@ fn by_length(matrix: &Csr) -> Vec<u32> {
 }
 
 fn row_panel(m1: u32, n1: u32, order: Vec<u32>) -> Recipe {
-    recipe(Program::Host(HostProgram::RowPanel { m1, n1 }), Some(order))
+    let stores = if m1 == 2 { Stores::Streamed } else { Stores::Cached };
+    recipe(Program::Host(HostProgram::RowPanel { m1, n1, stores }), Some(order))
 }
 
 fn row_split(n1: u32, rows_per_task: u32) -> Recipe {
-    recipe(Program::Host(HostProgram::RowSplit { n1, rows_per_task }), None)
+    split(n1, rows_per_task, 0, Stores::Cached, None)
+}
+
+fn split(
+    n1: u32,
+    rows_per_task: u32,
+    ahead: u32,
+    stores: Stores,
+    order: Option<Vec<u32>>,
+) -> Recipe {
+    recipe(Program::Host(HostProgram::RowSplit { n1, rows_per_task, ahead, stores }), order)
 }
 
 fn routine(algorithm: &str) -> Recipe {
@@ -92,7 +103,13 @@ fn every_recipe(matrix: &Csr) -> Vec<Recipe> {
     let mut all = vec![plain(), routine("sprs")];
     for n1 in SUPPORTED_N1 {
         all.extend(SUPPORTED_M1.map(|m1| row_panel(m1, n1, by_length(matrix))));
+    }
+    for n1 in SUPPORTED_ROW_N1 {
         all.extend([1, 7, 1000].map(|rows| row_split(n1, rows)));
+        let streamed = Stores::Streamed;
+        all.push(split(n1, 7, 16, streamed, None));
+        all.push(split(n1, 5, 3, streamed, Some(by_length(matrix))));
+        all.push(split(n1, 5, 1000, Stores::Cached, Some(by_length(matrix))));
     }
     all
 }
@@ -106,7 +123,7 @@ fn agrees_on(lengths: &[usize], cols: usize) {
     let problems: Vec<Spmm> = problems.collect();
     for isa in Isa::available() {
         let mut engine = engine(isa);
-        for n in [1, 2, 3, 7, 8, 33, 130] {
+        for n in [1, 2, 3, 7, 8, 32, 33, 130, 256] {
             for problem in problems.iter().map(|&problem| Spmm { n, ..problem }) {
                 engine.load(of_problem(&matrix, problem)).unwrap();
                 let bound = if problem.dtype == Dtype::F64 { 1e-14 } else { 1e-6 };
@@ -213,9 +230,10 @@ fn refuses_invalid_programs_and_operands() {
         row_panel(4, 8, vec![0, 1]),
         row_panel(4, 8, vec![0, 1, 1]),
         row_panel(4, 8, vec![0, 1, 3]),
-        recipe(Program::Host(HostProgram::RowPanel { m1: 4, n1: 8 }), None),
+        recipe(Program::Host(HostProgram::RowPanel { m1: 4, n1: 8, stores: Stores::Cached }), None),
         row_split(8, 0),
-        row_split(128, 1),
+        row_split(256, 1),
+        split(8, 1, 0, Stores::Cached, Some(vec![0, 1, 1])),
         recipe(Program::Vendor { algorithm: "csr_alg2".to_owned() }, None),
     ] {
         assert!(!refusal(engine.compile(&bad).map(drop)).is_empty(), "{:?}", bad.program);
@@ -241,7 +259,7 @@ fn exports_the_data_of_a_plan() {
     let mut engine = engine(Isa::Scalar);
     engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
     let panel = engine.export(&row_panel(2, 8, by_length(&matrix))).unwrap();
-    assert_eq!(panel.steps[0].entry, "cpu::row_panel<m1=2, n1=8, f32, scalar>");
+    assert_eq!(panel.steps[0].entry, "cpu::row_panel<m1=2, n1=8, streamed, f32, scalar>");
     assert_eq!(panel.steps[0].arguments.last().map(String::as_str), Some("rows_by_length"));
     let vendor = engine.export(&plain()).unwrap();
     assert_ne!(vendor.kernel_digest, panel.kernel_digest);
@@ -252,7 +270,7 @@ fn exports_the_data_of_a_plan() {
     let adding = Spmm { accumulate: true, ..Spmm::new(3, Dtype::F64, Layout::Row) };
     engine.load(of_problem(&matrix, adding)).unwrap();
     let split = engine.export(&row_split(8, 1)).unwrap();
-    assert_eq!(split.steps[0].entry, "cpu::row_split<n1=8, f64, scalar>");
+    assert_eq!(split.steps[0].entry, "cpu::row_split<n1=8, ahead=0, cached, f64, scalar>");
     assert_eq!(split.steps[0].arguments[4..], ["c", "alpha", "beta"]);
 }
 

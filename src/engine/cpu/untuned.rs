@@ -1,7 +1,8 @@
 //! Programs for calls that nothing was measured for: good choices by simple rules.
 
-use super::dispatch::SUPPORTED_N1;
-use crate::domain::recipe::HostProgram;
+use super::dispatch::SUPPORTED_ROW_N1;
+use super::host;
+use crate::domain::recipe::{HostProgram, Stores};
 use crate::domain::{Spmm, Sptrsv};
 use crate::sparse::{Csr, Triangular};
 
@@ -15,18 +16,24 @@ const TASKS_PER_THREAD: u64 = 64;
 /// faster than one thread alone: a few microseconds.
 const LEVEL_WORK: u64 = 1 << 13;
 
+/// Entries from one to that whose row of B is asked for.
+const AHEAD: u32 = 16;
+
 /// Levels with fewer rows are solved by one thread.
 const NARROW: u32 = 64;
 
 /// A program for `C = A B` on `threads` threads: rows one by one, in panels as wide as B, up to the widest.
 pub fn default_product(problem: &Spmm, matrix: &Csr, threads: usize) -> HostProgram {
-    let widest = SUPPORTED_N1[SUPPORTED_N1.len() - 1];
-    let n1 = SUPPORTED_N1.into_iter().find(|&n1| n1 >= problem.n).unwrap_or(widest);
+    let widest = SUPPORTED_ROW_N1[SUPPORTED_ROW_N1.len() - 1];
+    let n1 = SUPPORTED_ROW_N1.into_iter().find(|&n1| n1 >= problem.n).unwrap_or(widest);
     // A row costs something of its own, as an entry does.
     let work = (matrix.nnz() + matrix.rows()) as u64 * u64::from(problem.n.max(1));
     let tasks = (work / TASK_WORK).clamp(1, threads.max(1) as u64 * TASKS_PER_THREAD);
     let rows_per_task = (matrix.rows() as u64).div_ceil(tasks).clamp(1, u64::from(u32::MAX)) as u32;
-    HostProgram::RowSplit { n1, rows_per_task }
+    let c_bytes = matrix.rows() as u64 * u64::from(problem.n) * problem.dtype.bytes();
+    // What is larger than the cache would be read from memory before it is written.
+    let stores = if c_bytes > host::last_level_cache() { Stores::Streamed } else { Stores::Cached };
+    HostProgram::RowSplit { n1, rows_per_task, ahead: AHEAD, stores }
 }
 
 /// A program for `T x = b` on `threads` threads: level by level if the levels are wide, and otherwise on one thread.

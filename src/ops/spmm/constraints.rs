@@ -5,8 +5,10 @@ mod tile;
 pub use tile::is_legal;
 
 use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
+use super::host;
 use super::inspect::{Inspection, LOCALITY_PAYS};
 use super::similarity;
+use crate::domain::recipe::Stores;
 use crate::domain::{Candidate, Device, DeviceKind, Fixed, KernelFigures, Layout, Spmm, funnel};
 use crate::search::{Constraint, Verdict};
 use std::collections::HashMap;
@@ -15,6 +17,8 @@ use tile::Limits;
 
 /// Ratio of packed values to entries above which a panel cannot pay off: it would read that much more of A.
 const MAX_FILL: f64 = 8.0;
+/// Bytes of a cache line of the host.
+const LINE_BYTES: u64 = 64;
 /// Local memory per thread, bytes, that a kernel may use: a small array may live there, but a kernel that spills more has
 /// more accumulators than registers, and a narrower tile of its family does the same work without spills.
 const MAX_LOCAL_BYTES: u32 = 64;
@@ -60,7 +64,9 @@ pub fn all(
             rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
         ],
         DeviceKind::Cpu => vec![
+            rule("duplicates", false, host_duplicates),
             rule("register_resource", false, host_registers),
+            rule("row_order", false, host_row_order),
             rule("hardware_utilization", true, host_utilization),
             rule("load_balance", true, host_balance),
         ],
@@ -328,6 +334,28 @@ fn panel_fill(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
 fn applicability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let applies = kernel.applies(&facts.inspection, &facts.device);
     if applies { Verdict::Keep } else { Verdict::refused(1.0) }
+}
+
+/// Rows of C that are no whole cache lines are written through the caches, whatever the candidate says.
+fn host_duplicates(facts: &Facts, candidate: &Candidate) -> Verdict {
+    if host::stores(candidate) != Some(Stores::Streamed) {
+        return Verdict::Keep;
+    }
+    let n = u64::from(facts.problem.n);
+    let n1 = candidate.int("n1").and_then(|n1| u64::try_from(n1).ok()).unwrap_or(1);
+    let whole = |columns: u64| (columns * facts.problem.dtype.bytes()).is_multiple_of(LINE_BYTES);
+    let writes_lines =
+        effective_layout(&facts.problem) == Layout::Row && whole(n) && whole(n1.min(n));
+    if writes_lines { Verdict::Keep } else { Verdict::refused(1.0) }
+}
+
+fn host_row_order(facts: &Facts, candidate: &Candidate) -> Verdict {
+    match host::order(candidate) {
+        Some(RowOrder::Locality) => {
+            Verdict::at_least(facts.inspection.locality_gain(), LOCALITY_PAYS)
+        }
+        _ => Verdict::Keep,
+    }
 }
 
 /// The host's registers are its vector registers: M1 rows of N1 columns must stay in them.

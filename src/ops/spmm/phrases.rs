@@ -7,6 +7,10 @@ pub const COLUMNS_A_WARP: Meaning = ("columns", "columns of C that a warp comput
 pub const N1: Meaning = ("n1", "columns of C in a tile");
 pub const ORDER: Meaning = ("order", "order in which the rows are processed");
 pub const R: Meaning = ("r", "columns of C that a thread keeps in registers");
+pub const STORES: Meaning = (
+    "stores",
+    "whether C is written through the caches, or past them where its rows are whole cache lines",
+);
 pub const UNROLL: Meaning = ("unroll", "entries that a thread has in flight");
 pub const VEC: Meaning = ("vec", "elements per vector load");
 pub const WARPS: Meaning = ("warps", "warps per block");
