@@ -36,6 +36,7 @@ mod retention;
 pub mod serve;
 mod session_key;
 mod show;
+mod stored;
 mod study;
 mod submit;
 mod telemetry;
