@@ -12,7 +12,7 @@ use sparsetune::store::{ActivationQuery, JobFilter, Jobs, Learning, PageRequest,
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
