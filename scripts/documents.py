@@ -11,6 +11,7 @@ import csv
 import math
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -45,24 +46,62 @@ def below(text):
 
 def commands(program, words=()):
     """Every subcommand, in the order of the program, with its one line and its help text."""
-    for name, line in below(told(program, "help", *words) if words else told(program, "--help")):
+    for name, line in below(told(program, *words, "-h")):
         inner = (*words, name)
-        text = told(program, "help", *inner)
+        text = told(program, *inner, "-h")
         yield " ".join(inner), line, text
         yield from commands(program, inner)
 
 
+# Flags that several commands share, under the headings of the help, and what they are of.
+SHARED = {"Problem": "a problem", "Search": "a search", "Server": "a server"}
+# Every command has these.
+COMMON = re.compile(r"^ +-[vh], --(verbose|help) .*\n?", re.MULTILINE)
+
+
+def apart(text):
+    """A help text without the flags that commands share and those that all have, and the former by their heading."""
+    shared = {}
+    parts = re.split(r"^(?=\S[^\n]*:$)", text + "\n", flags=re.MULTILINE)
+    kept = []
+    for part in parts:
+        heading = part.split(":\n", 1)[0]
+        if heading in SHARED:
+            shared[heading] = part.split(":\n", 1)[1].strip("\n")
+        elif heading == "Options":
+            part = COMMON.sub("", part)
+            kept += [part] if part.strip() != "Options:" else []
+        else:
+            kept.append(part)
+    return "".join(kept).strip(), shared
+
+
+def listed(names):
+    """`a, b and c`"""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def command_line(program):
-    found = list(commands(program))
     anchor = lambda name: name.replace(" ", "-")  # noqa: E731
-    # A pipe in a sentence would end the cell.
-    rows = "\n".join(f"| [`{name}`](#{anchor(name)}) | {line.replace('|', chr(92) + '|')} |" for name, line, _ in found)
-    texts = "\n\n".join(f"## {name}\n\n```text\n{text}\n```" for name, _, text in found)
+    rows, texts, groups = [], [], {}
+    for name, line, text in commands(program):
+        # A pipe in a sentence would end the cell.
+        rows.append(f"| [`{name}`](#{anchor(name)}) | {line.replace('|', chr(92) + '|')} |")
+        own, shared = apart(text)
+        for heading, flags in shared.items():
+            if groups.setdefault(heading, flags) != flags:
+                # bench has no default server: the heading is its own there.
+                own += f"\n\n{heading}:\n{flags}"
+        also = [f"[{SHARED[heading]}](#flags-of-{anchor(SHARED[heading])})" for heading in shared if groups[heading] == shared[heading]]
+        texts.append(f"## {name}\n\n```text\n{own}\n```" + (f"\n\nAlso the flags of {listed(also)}." if also else ""))
+    common = "\n".join(f"## Flags of {SHARED[heading]}\n\n```text\n{flags}\n```\n" for heading, flags in groups.items())
     words = (
-        "What `sparsetune help` says of every command. Settings may be given in the environment ([Settings](settings.md)).\n"
+        "What `sparsetune COMMAND -h` says of every command; flags that several have are told once, [at the end](#flags-of-a-problem). Every command also has\n"
+        "`-h` (`--help`) and `-v` (`--verbose`, more details on standard error). Settings may be given in the environment ([Settings](settings.md)).\n"
         "[Exit codes](exit-codes.md) are the same for all."
     )
-    return page("Command line", "the commands in src/cli", words, f"| command | |\n|---|---|\n{rows}\n\n{texts}")
+    index = "\n".join(rows)
+    return page("Command line", "the commands in src/cli", words, f"| command | |\n|---|---|\n{index}\n\n" + "\n\n".join(texts) + f"\n\n{common}")
 
 
 # Settings
@@ -223,7 +262,7 @@ def grouped(rows, key):
 
 def table(head, rows):
     # Columns of figures, with what stands behind them.
-    figures = [all(row[place][:1].isdigit() for row in rows) for place in range(len(head))]
+    figures = [all(row[place][:1].isdigit() or not row[place] for row in rows) for place in range(len(head))]
     aligned = "|".join("--:" if right else "---" for right in figures)
     lines = [f"| {' | '.join(head)} |", f"|{aligned}|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
@@ -251,7 +290,7 @@ def every_product():
             winner = row["winner"].split()[0]
             cells = [row["problem"], row["matrix"], row["class"], f"{int(row['nnz']):,}", f"{time:.1f}", f"{vendor:.1f}"]
             out.append([*cells, f"{float(row['speedup']):.2f}", f"{share:.2f}", winner])
-    return table(["problem", "matrix", "class", "nonzeros", "us", "vendor us", "speed-up", "of the bound", "winner"], out)
+    return table(["problem", "matrix", "class", "nonzeros", "us", "cuSPARSE us", "speed-up", "of the bound", "winner"], out)
 
 
 def solves():
@@ -262,18 +301,64 @@ def solves():
     return table(["rows / levels", "systems", "over the best of SpSV", "worst"], out)
 
 
-TABLES = {"products": products, "every product": every_product, "solves": solves}
+def row_by_row():
+    out = []
+    for row in recorded("h100-sptrsv-row-wise.csv"):
+        cells = [row["matrix"], f"{int(row['levels']):,}", f"{float(row['us']):.0f}", f"{float(row['vendor_us']):.0f}"]
+        out.append([*cells, f"{float(row['speedup']):.2f}", row["winner"].split()[0]])
+    rows = recorded("h100-sptrsv-row-wise.csv")
+    out.append([f"all {len(rows)}", "", "", "", f"{mean([float(row['speedup']) for row in rows]):.2f}", ""])
+    return table(["system", "levels", "us", "SpSV us", "speed-up", "winner"], out)
+
+
+def searches():
+    out = []
+    files = {"products": "h100-cusparse-12.9.4-turned.csv", "solves": "h100-sptrsv-cusparse-12.9.4.csv"}
+    for name, file in files.items():
+        rows = recorded(file)
+        took = [float(row["tuning_s"]) for row in rows]
+        longest = max(rows, key=lambda row: float(row["tuning_s"]))
+        of = f"{longest['matrix']} ({int(longest['nnz']):,} nonzeros), {longest['problem']}"
+        out.append([name, str(len(rows)), f"{statistics.median(took):.1f}", f"{max(took):.1f}", of])
+    return table(["searches for", "number", "median", "longest", "which was"], out)
+
+
+def h200():
+    out = []
+    rows = [row | {"speedup": float(row["after_vendor_us"]) / float(row["after_us"])} for row in recorded("h200-cusparse-12.9.4.csv")]
+    # All solves together: they differ in the triangle.
+    for row in rows:
+        row["problem"] = "sptrsv f64" if row["problem"].startswith("sptrsv") else row["problem"]
+    for problem, of in grouped(rows, "problem").items():
+        out.append([problem, str(len(of)), f"{mean([row['speedup'] for row in of]):.2f}", worst(of)])
+    return table(["problem", "matrices", "speed-up", "worst"], out)
+
+
+TABLES = {
+    "products": products, "every product": every_product, "solves": solves, "row by row": row_by_row, "searches": searches, "an H200": h200,
+}
+
+
+def between(page, text, begin, end, made):
+    """The page's text with something else between two markers."""
+    for marker in (begin, end):
+        if marker not in text:
+            raise SystemExit(f"{page} has no `{marker}`")
+    before, rest = text.split(begin, 1)
+    return f"{before}{begin}\n\n{made}\n\n{end}{rest.split(end, 1)[1]}"
 
 
 def with_tables(text):
     """The page with what stands between its markers made anew."""
     for name, made in TABLES.items():
-        begin, end = f"<!-- table: {name} -->", "<!-- end of table -->"
-        if begin not in text:
-            raise SystemExit(f"docs/benchmarks.md has no `{begin}`")
-        before, rest = text.split(begin, 1)
-        text = f"{before}{begin}\n\n{made()}\n\n{end}{rest.split(end, 1)[1]}"
+        text = between("docs/benchmarks.md", text, f"<!-- table: {name} -->", "<!-- end of table -->", made())
     return text
+
+
+def suite_page():
+    suite = (ROOT / "src/cli/bench/suite.toml").read_text().strip()
+    page = "docs/reference/suite.md"
+    return between(page, (ROOT / page).read_text(), "<!-- suite -->", "<!-- end of suite -->", f"```toml suite\n{suite}\n```")
 
 
 def pages(program):
@@ -284,6 +369,7 @@ def pages(program):
         "docs/reference/settings.md": settings_page(),
         "docs/reference/api.md": api_page(openapi),
         "docs/reference/plan.md": plan_page(openapi),
+        "docs/reference/suite.md": suite_page(),
         "docs/benchmarks.md": with_tables((ROOT / "docs/benchmarks.md").read_text()),
     }
 

@@ -46,7 +46,7 @@ fn a_suite_becomes_lines_a_table_a_document_and_a_picture() {
     let args = [&args[..], &["--svg", svg.to_str().unwrap()]].concat();
     let (output, told) = bench(folder.path(), SUITE, &args);
     assert!(output.status.success(), "{told}");
-    for part in ["spmm f32 n=4 row", "handmade    tiny", "stencil     grid", "speed-up", "of limit"]
+    for part in ["spmm f32 n=4 row", "handmade    tiny", "stencil     grid", "speed-up", "of bound"]
     {
         assert!(told.contains(part), "`{part}` is not in\n{told}");
     }

@@ -177,6 +177,20 @@ async fn a_corpus_takes_no_other_search_for_its_own_and_no_matrix_away() {
 }
 
 #[test]
+fn a_dry_corpus_lists_what_the_device_that_is_meant_can_do() {
+    let dry = |device: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
+        // Without GPUs, wherever the test runs: `auto` is the processor.
+        command.env("CUDA_VISIBLE_DEVICES", "").args(["corpus", "--count", "24", "--dry"]);
+        out(&command.args(device).output().unwrap())
+    };
+    let auto = dry(&[]);
+    assert_eq!(auto.lines().count(), 24, "{auto}");
+    assert_eq!(auto, dry(&["--device", "cpu"]));
+    assert_ne!(auto, dry(&["--device", "cuda:0"]));
+}
+
+#[test]
 fn a_corpus_of_nothing_is_misuse() {
     let nothing = sparsetune(&["corpus", "--count", "0", "--dry"]);
     assert_eq!(nothing.status.code(), Some(2), "{}", err(&nothing));

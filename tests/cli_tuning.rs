@@ -1,5 +1,9 @@
 //! The subcommands that tune, end to end: the real binary, its server, its evaluator, on the host's processor.
 
+#[path = "fixture/program.rs"]
+mod program;
+
+use program::{Server, binary, json, matrix, signal, sparsetune, told};
 use serde_json::Value;
 use sparsetune::domain::learned::{LearnedModel, Scope};
 use sparsetune::domain::{JobState, Work};
@@ -7,86 +11,10 @@ use sparsetune::ops::features;
 use sparsetune::store::{ActivationQuery, JobFilter, Jobs, Learning, PageRequest, SqliteStore};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
-
-fn binary() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    command
-}
-
-fn sparsetune(args: &[&str]) -> Output {
-    binary().args(args).output().unwrap()
-}
-
-fn told(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", told(output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// A small matrix file; the seed changes its values, not its pattern.
-fn matrix(folder: &Path, name: &str, seed: u32) -> PathBuf {
-    let file = folder.join(name);
-    let spec = format!("poisson2d:nx=12,ny=11,seed={seed}");
-    let made = sparsetune(&["generate", &spec, "-o", file.to_str().unwrap()]);
-    assert!(made.status.success(), "{}", told(&made));
-    file
-}
-
-/// A server that is killed when the test is over, however it ends.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(data: &Path) -> Self {
-        let mut child = binary()
-            .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
-            .env("SPARSETUNE_DEVICES__USE", r#"["cpu"]"#)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.trim().strip_prefix("listening on ").unwrap().to_owned();
-        let server = Self { child, url };
-        let ready = sparsetune(&["ready", "--wait", "60", "--server", &server.url]);
-        assert!(ready.status.success(), "{}", told(&ready));
-        server
-    }
-
-    /// SIGTERM, and the exit code.
-    fn stop(mut self) -> Option<i32> {
-        signal(&self.child, libc::SIGTERM);
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Fails only where the child has ended, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn signal(child: &Child, number: libc::c_int) {
-    // SAFETY: a signal to a child of ours that has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, number) }, 0);
-}
 
 fn assert_plan(plan: &Value) {
     assert_eq!(plan["device"]["id"], "cpu", "{plan}");
@@ -127,7 +55,8 @@ fn tune_shows_candidates_funnel_and_plan_and_keeps_them_where_told() {
     let shown = sparsetune(&args);
     let text = told(&shown);
     assert!(shown.status.success(), "{text}");
-    for part in ["grid: 132 x 132", "median us", "load_balance", "winner", "vendor   ", "limit"] {
+    for part in ["grid: 132 x 132", "median us", "load_balance", "winner", "baseline ", "bound    "]
+    {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
 
@@ -188,6 +117,26 @@ fn submit_and_lookup_speak_with_a_server() {
     let digest = plan["matrix"].as_str().unwrap();
     let job = json(&ask(&["submit", digest, "--detach", "--seed", "9"]));
     assert_eq!(job["matrix"], digest);
+
+    // A matrix that the server has is also called by its name, or by the first digits of its digest.
+    for name in ["grid", &digest[..8]] {
+        let found = json(&ask(&["lookup", name]));
+        assert_eq!(found["plan"]["id"], plan["id"], "{name}");
+        let job = json(&ask(&["submit", name, "--detach", "--seed", "9"]));
+        assert_eq!(job["matrix"], digest, "{name}");
+    }
+    json(&ask(&["submit", other.to_str().unwrap(), "--detach"]));
+    let pattern = json(&sparsetune(&["digest", file, "--json"]));
+    let short = &pattern["pattern_digest"].as_str().unwrap()[..8];
+    for (text, words) in [
+        (short, ["fits 2 matrices", "grid: 132 x 132", "other: 132 x 132"]),
+        ("0123", ["is no file here", "the server has no matrix", "sparsetune digest FILE"]),
+    ] {
+        let refused = ask(&["submit", text]);
+        assert_eq!(refused.status.code(), Some(1));
+        let said = told(&refused);
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
 
     let bad = folder.path().join("bad.mtx");
     std::fs::write(&bad, "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 nan\n")

@@ -23,8 +23,6 @@ const WRONG: u8 = 1;
 pub struct BundleArgs {
     #[command(subcommand)]
     action: Action,
-    #[command(flatten)]
-    server: ServerArgs,
     /// Print the result as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -46,16 +44,20 @@ enum Action {
         #[arg(long)]
         without_values: bool,
         /// The data folder that holds the plan, instead of a server
-        #[arg(long)]
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "token_file"])]
         data: Option<PathBuf>,
+        #[command(flatten)]
+        server: ServerArgs,
     },
     /// Verify every hash and every statement of bundles
     Verify {
+        /// The bundles' files
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
     /// Load a bundle's plan, check it against the bundle's samples, and time its calls
     Run {
+        /// The bundle's file
         file: PathBuf,
         /// cpu, or cuda:0 for the first GPU; by default what the plan is for
         #[arg(long)]
@@ -70,17 +72,20 @@ enum Action {
     },
     /// Store a bundle's plan on a server
     Import {
+        /// The bundle's file
         file: PathBuf,
         /// The data folder to store it in, instead of a server
-        #[arg(long)]
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "token_file"])]
         data: Option<PathBuf>,
+        #[command(flatten)]
+        server: ServerArgs,
     },
 }
 
 pub async fn run(args: BundleArgs) -> anyhow::Result<ExitCode> {
-    let BundleArgs { action, server, json } = args;
+    let BundleArgs { action, json } = args;
     match action {
-        Action::Export { plan, output, cpp, without_values, data } => {
+        Action::Export { plan, output, cpp, without_values, data, server } => {
             let wanted = Export { plan, output, cpp, without_values };
             at(&server, data, async |client| wanted.carry_out(client, json).await).await
         }
@@ -88,7 +93,7 @@ pub async fn run(args: BundleArgs) -> anyhow::Result<ExitCode> {
         Action::Run { file, device, calls, libraries } => {
             check_and_time(&file, device.as_deref(), calls, libraries, json)
         }
-        Action::Import { file, data } => {
+        Action::Import { file, data, server } => {
             at(&server, data, async |client| import(client, &file, json).await).await
         }
     }
@@ -233,7 +238,7 @@ fn check_and_time(
         let mut rows = table(&["", ""]);
         let verdict = if report.passed() { "passed" } else { "FAILED" };
         let share = format!(
-            "{verdict}: the worst of {} samples is at {:.3} of its bound",
+            "{verdict}: the worst of {} samples is at {:.3} of its error bound",
             report.samples, report.worst
         );
         rows.add_row(["check", &share]);

@@ -30,31 +30,6 @@ pub struct Identity {
     pub nnz: usize,
 }
 
-/// What a matrix is named by: its digest, or a file.
-pub enum Named<'a> {
-    Digest(Digest),
-    File(&'a Path),
-}
-
-/// Tells a digest from a file; what is neither is refused with what was wanted.
-pub fn meaning(text: &str) -> anyhow::Result<Named<'_>> {
-    if let Ok(digest) = text.parse::<Digest>() {
-        return Ok(Named::Digest(digest));
-    }
-    let file = Path::new(text);
-    if file.exists() {
-        return Ok(Named::File(file));
-    }
-    let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let why = match digits && !text.is_empty() {
-        true => format!("a digest has 64 hexadecimal digits, and `{text}` has {}", text.len()),
-        false => format!("there is no file `{text}`"),
-    };
-    anyhow::bail!(
-        "{why}: give a matrix file, or a digest in full as `sparsetune digest FILE` prints it (of the matrix or of its pattern)"
-    )
-}
-
 /// Reads the file and computes its digests.
 pub fn identity(file: &Path) -> anyhow::Result<Identity> {
     let parsed = read_path(file, &Limits::default()).with_context(|| file.display().to_string())?;

@@ -28,7 +28,8 @@ const FIRST: &[&str] = &[
     "sparsetune submit matrix.mtx --n 128",
 ];
 
-/// Examples of commands, a line each, shown at the end of the help of the command that is their second word.
+/// Examples of commands, a line each, shown at the end of the help of the command that is their second word, and of its subcommand that is
+/// the third.
 const EXAMPLES: &str = include_str!("examples.txt");
 
 #[derive(Debug, clap::Args)]
@@ -58,19 +59,38 @@ pub fn command() -> Command {
         }
         groups.push('\n');
     }
-    let mut by_command: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for line in EXAMPLES.lines() {
-        let name = line.split(' ').nth(1).unwrap_or_default();
-        by_command.entry(name).or_default().push(line);
-    }
-    for (name, lines) in by_command {
-        command = command.mut_subcommand(name, |one| one.after_help(examples(&lines)));
+    for (name, lines) in by_word(EXAMPLES.lines(), 1) {
+        command = command.mut_subcommand(name, |one| with_examples(one, &lines));
     }
     command.help_template(format!(
         "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}\n\n{}\n\n\
          `sparsetune COMMAND --help` says more of a command.\n",
         examples(FIRST)
     ))
+}
+
+/// Lines by one of their words.
+fn by_word<'a>(lines: impl Iterator<Item = &'a str>, at: usize) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in lines {
+        found.entry(line.split(' ').nth(at).unwrap_or_default()).or_default().push(line);
+    }
+    found
+}
+
+/// The command with its examples, and its subcommands with theirs.
+fn with_examples(command: Command, lines: &[&str]) -> Command {
+    let mut command = command.after_help(examples(lines));
+    // What a command says at the end of its long help comes after the examples there.
+    if let Some(more) = command.get_after_long_help().map(ToString::to_string) {
+        command = command.after_long_help(format!("{}\n\n{more}", examples(lines)));
+    }
+    for (name, lines) in by_word(lines.iter().copied(), 2) {
+        if command.find_subcommand(name).is_some() {
+            command = command.mut_subcommand(name, |one| one.after_help(examples(&lines)));
+        }
+    }
+    command
 }
 
 fn examples(lines: &[&str]) -> String {
@@ -96,6 +116,7 @@ pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::catalog::operation::fields;
     use std::collections::BTreeSet;
 
     #[test]
@@ -113,16 +134,130 @@ mod tests {
         assert!(help.contains("Find a plan:") && help.contains("Examples:"), "{help}");
     }
 
+    /// The words of a line as a shell has them: quotes hold several together.
+    fn words(line: &str) -> Vec<String> {
+        let line = line.split(" > ").next().unwrap();
+        let mut words = vec![String::new()];
+        let mut quoted = false;
+        for letter in line.chars() {
+            match letter {
+                '"' => quoted = !quoted,
+                ' ' if !quoted => words.push(String::new()),
+                letter => words.last_mut().unwrap().push(letter),
+            }
+        }
+        words
+    }
+
+    /// Every command and subcommand that the help lists, by its words.
+    fn all() -> Vec<(String, Command)> {
+        fn below(path: &str, command: &Command, found: &mut Vec<(String, Command)>) {
+            for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+                let path = format!("{path} {}", one.get_name()).trim().to_owned();
+                if one.get_name() != "help" {
+                    below(&path, one, found);
+                    found.push((path, one.clone()));
+                }
+            }
+        }
+        let mut command = command();
+        command.build();
+        let mut found = Vec::new();
+        below("", &command, &mut found);
+        found
+    }
+
     #[test]
     fn every_example_is_a_command_line_that_is_taken() {
         for example in EXAMPLES.lines().chain(FIRST.iter().copied()) {
-            let words = example.split(" > ").next().unwrap().split(' ');
-            let read = command().try_get_matches_from(words);
+            let read = command().try_get_matches_from(words(example));
             assert!(read.is_ok(), "{example}: {}", read.unwrap_err());
         }
-        let help = command().find_subcommand_mut("tune").unwrap().render_help().to_string();
-        for heading in ["Problem:", "Search:", "Examples:"] {
-            assert!(help.contains(heading), "{heading}\n{help}");
+    }
+
+    #[test]
+    fn every_command_has_an_example_and_every_flag_says_what_it_is() {
+        for (name, mut command) in all() {
+            for help in [command.render_help(), command.render_long_help()] {
+                let first = format!("Examples:\n  sparsetune {name}");
+                assert!(help.to_string().contains(&first), "{name}:\n{help}");
+            }
+            let mute: Vec<&str> = command
+                .get_arguments()
+                .filter(|arg| arg.get_help().is_none() && !arg.is_hide_set())
+                .map(|arg| arg.get_id().as_str())
+                .collect();
+            assert!(mute.is_empty(), "{name}: {mute:?}");
         }
+    }
+
+    /// The flags of a command under a heading.
+    fn under<'a>(command: &'a Command, heading: Option<&str>) -> BTreeSet<&'a str> {
+        let of = command.get_arguments().filter(|arg| arg.get_help_heading() == heading);
+        of.filter(|arg| !arg.is_positional()).filter_map(|arg| arg.get_long()).collect()
+    }
+
+    #[test]
+    fn flags_are_under_the_headings_that_they_belong_to() {
+        let mut problem: BTreeSet<&str> = fields().iter().map(|field| field.name).collect();
+        problem.extend(["op", "device"]);
+        let search = BTreeSet::from([
+            "strategy",
+            "top-k",
+            "seconds",
+            "trials",
+            "seed",
+            "measure",
+            "family",
+            "fix",
+            "clock",
+            "expected-calls",
+        ]);
+        let server = BTreeSet::from(["server", "token-file"]);
+        let sections = [("Problem", &problem), ("Search", &search), ("Server", &server)];
+        let mut with: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (name, command) in all() {
+            let headings: BTreeSet<&str> =
+                command.get_arguments().filter_map(|arg| arg.get_help_heading()).collect();
+            for heading in headings {
+                let (section, flags) = sections.iter().find(|(it, _)| *it == heading).unwrap();
+                assert_eq!(under(&command, Some(heading)), **flags, "{name}: {heading}");
+                with.entry(*section).or_default().insert(name.clone());
+            }
+            // What belongs to a server or a search as a whole is nowhere without its heading.
+            let plain = under(&command, None);
+            for flag in ["server", "token-file", "strategy", "top-k", "triangle"] {
+                assert!(!plain.contains(flag), "{name}: --{flag}");
+            }
+        }
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(with["Problem"], named(&["tune", "submit", "lookup"]));
+        assert_eq!(with["Search"], named(&["tune", "submit", "bench"]));
+        let asks_a_server = [
+            "audit",
+            "bench",
+            "bundle export",
+            "bundle import",
+            "export",
+            "import",
+            "lookup",
+            "models",
+            "models activate",
+            "models export",
+            "models roll-back",
+            "pin",
+            "quarantine",
+            "quarantine lift",
+            "quarantine list",
+            "ready",
+            "submit",
+            "token",
+            "token create",
+            "token list",
+            "token revoke",
+            "train",
+            "unpin",
+        ];
+        assert_eq!(with["Server"], named(&asks_a_server));
     }
 }

@@ -1,7 +1,8 @@
 //! `sparsetune lookup`: a plan by the matrix's hash, which is computed here; the matrix itself stays where it is.
 
-use super::digest::{Named, identity, meaning};
+use super::digest::identity;
 use super::problem::ProblemArgs;
+use super::stored::{Named, find};
 use super::{ServerArgs, say, show};
 use std::process::ExitCode;
 
@@ -10,7 +11,8 @@ const NOTHING: u8 = 1;
 
 #[derive(Debug, clap::Args)]
 pub struct LookupArgs {
-    /// A digest (of the matrix or of its pattern), or a matrix file
+    /// A matrix file; or a digest (of the matrix or of its pattern), its first digits (6 or more), or a name, of a matrix that the
+    /// server has
     matrix: String,
     #[command(flatten)]
     server: ServerArgs,
@@ -29,14 +31,20 @@ pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
     if args.measured {
         query.push(("predicted", "false".to_owned()));
     }
-    let (digest, pattern) = match meaning(&args.matrix)? {
+    let client = args.server.client()?;
+    let (digest, pattern) = match find(&client, &args.matrix).await? {
         Named::Digest(digest) => (digest, None),
         Named::File(file) => {
             let found = identity(file)?;
             (found.digest, Some(found.pattern_digest))
         }
+        Named::Stored(found) => {
+            if !args.json {
+                say(show::matrix(&found))?;
+            }
+            (found.digest, Some(found.pattern_digest))
+        }
     };
-    let client = args.server.client()?;
     let mut answer = client.lookup(&digest, &query).await?;
     if let (None, Some(pattern)) = (&answer.view.plan, pattern) {
         // A server that never saw these values may well have a plan for the pattern, which is all that most plans need.

@@ -36,6 +36,7 @@ mod retention;
 pub mod serve;
 mod session_key;
 mod show;
+mod stored;
 mod study;
 mod submit;
 mod telemetry;
@@ -85,7 +86,7 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Run workers on a server's data folder, without HTTP
     Worker(worker::WorkerArgs),
-    /// Tune a suite of matrices and problems, and compare every plan with the vendor routine
+    /// Tune a suite of matrices and problems, and compare every plan with its baseline
     Bench(bench::BenchArgs),
     /// Tell what techniques and pruning rules are worth, from searches recorded with `--strategy full`
     Study(study::StudyArgs),
@@ -147,16 +148,18 @@ fn usual_server() -> String {
     crate::environment::server().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned())
 }
 
+/// Under which the help lists the flags that name a server.
+const SERVER: &str = "Server";
+
 /// The server to connect to.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Server")]
 struct ServerArgs {
     /// Address of the server; SPARSETUNE_SERVER names another default
-    #[arg(long, global = true, value_name = "URL", default_value_t = usual_server())]
+    #[arg(help_heading = SERVER, long, global = true, value_name = "URL", default_value_t = usual_server())]
     server: String,
     /// File that contains an API token (not passed as an argument, since arguments are visible to all users of this
     /// machine)
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(help_heading = SERVER, long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 

@@ -29,6 +29,7 @@ pub struct ModelsArgs {
 enum Action {
     /// Activate a model
     Activate {
+        /// The model's id
         id: String,
         /// Reason, for the activation history
         #[arg(long)]
@@ -45,6 +46,7 @@ enum Action {
     },
     /// Write a model and its card to files
     Export {
+        /// The model's id
         id: String,
         /// The model file; the card's name has .card.json instead of .json
         #[arg(long, short)]

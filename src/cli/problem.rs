@@ -38,40 +38,42 @@ impl fmt::Display for Misuse {
     }
 }
 
+/// Under which the help lists the flags of a search. Each flag names it: a heading for all that follow would go on to flags of the command.
+const SEARCH: &str = "Search";
+
 /// The search. What is absent takes the server's defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Search")]
 pub struct SearchArgs {
     /// How to choose what to measure
-    #[arg(long, value_enum)]
+    #[arg(help_heading = SEARCH, long, value_enum)]
     pub strategy: Option<StrategyArg>,
     /// `ranked`: how many of the best-ranked candidates to measure
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = SEARCH, long, value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: Option<u32>,
     /// Budget in seconds for loading, trials and finals together; the best so far is the answer when it ends
-    #[arg(long)]
+    #[arg(help_heading = SEARCH, long)]
     pub seconds: Option<f64>,
     /// Budget in trials
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = SEARCH, long, value_parser = clap::value_parser!(u32).range(1..))]
     pub trials: Option<u32>,
     /// Seed of the random operands
-    #[arg(long)]
+    #[arg(help_heading = SEARCH, long)]
     pub seed: Option<u64>,
     /// `predicted`: have the plan measured in the background afterwards
-    #[arg(long)]
+    #[arg(help_heading = SEARCH, long)]
     pub measure: bool,
     /// Search only this kernel family; may be given several times
-    #[arg(long = "family", value_name = "FAMILY")]
+    #[arg(help_heading = SEARCH, long = "family", value_name = "FAMILY")]
     pub families: Vec<String>,
     /// Only candidates with this value of a parameter, where they have it: `order=length`, or `row_split.vec=4` for one
     /// family; may be given several times
-    #[arg(long = "fix", value_name = "PARAM=VALUE", value_parser = fix)]
+    #[arg(help_heading = SEARCH, long = "fix", value_name = "PARAM=VALUE", value_parser = fix)]
     pub fixed: Vec<(String, Param)>,
     /// The clock by which candidates are timed and chosen: each call alone, or calls back to back
-    #[arg(long, value_enum)]
+    #[arg(help_heading = SEARCH, long, value_enum)]
     pub clock: Option<ClockArg>,
     /// How often the kernel will be called; preprocessing counts by it
-    #[arg(long)]
+    #[arg(help_heading = SEARCH, long)]
     pub expected_calls: Option<u64>,
 }
 
@@ -107,11 +109,11 @@ pub fn op_parser() -> impl TypedValueParser<Value = Op> {
 }
 
 /// Under which the help lists the problem's flags.
-const HEADING: &str = "Problem";
+const PROBLEM: &str = "Problem";
 
 /// One flag of a problem's field.
 fn flag((field, upper): (&'static Field, &'static str)) -> Arg {
-    let arg = Arg::new(field.name).long(field.name).help_heading(HEADING);
+    let arg = Arg::new(field.name).long(field.name).help_heading(PROBLEM);
     let owners: Vec<&str> = owners(field.name).map(Op::name).collect();
     let shared = owners.len() == Op::ALL.len();
     let mut help = clap::builder::StyledStr::new();
@@ -165,12 +167,12 @@ impl clap::Args for ProblemArgs {
         let _ = fmt::Write::write_fmt(&mut help, format_args!("Operation: {formulas}"));
         let op = Arg::new("op")
             .long("op")
-            .help_heading(HEADING)
+            .help_heading(PROBLEM)
             .value_name("OP")
             .value_parser(op_parser());
         let device = Arg::new("device")
             .long("device")
-            .help_heading(HEADING)
+            .help_heading(PROBLEM)
             .value_name("DEVICE")
             .default_value("auto");
         let names = UPPER.iter().map(String::as_str);

@@ -45,6 +45,7 @@ pub struct ServeArgs {
     /// Serve without API tokens on addresses other than loopback too, and in a store whose tokens have all ended.
     #[arg(long)]
     pub insecure: bool,
+    /// How the log is written, as `log.format`
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
 }

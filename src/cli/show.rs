@@ -32,8 +32,8 @@ pub fn finals(plan: &Plan) -> Option<String> {
         return None;
     }
     let mut table =
-        table(&["", "finals", "median us", "95 % interval", "rounds", "of limit", "vs vendor"]);
-    let vendor = plan.baseline.as_ref().map(|baseline| baseline.median_us);
+        table(&["", "finals", "median us", "95 % interval", "rounds", "of bound", "vs baseline"]);
+    let baseline = plan.baseline.as_ref().map(|baseline| baseline.median_us);
     for one in &plan.finals {
         let won = one.candidate == plan.candidate;
         let [low, high] = one.ci95_us;
@@ -45,7 +45,7 @@ pub fn finals(plan: &Plan) -> Option<String> {
             if enough { format!("{} .. {}", us(low), us(high)) } else { String::new() },
             one.samples.to_string(),
             format!("{:.0} %", 100.0 * plan.limit.us / one.median_us),
-            vendor.map(|vendor| format!("{:.2}x", vendor / one.median_us)).unwrap_or_default(),
+            baseline.map(|us| format!("{:.2}x", us / one.median_us)).unwrap_or_default(),
         ]);
     }
     right(&mut table, 2..7);
@@ -73,30 +73,30 @@ pub fn why_other(trials: &[Answer<Trial>], plan: &Plan) -> Option<String> {
     Some(format!("The fastest trial took {} us{again}.{lost} {WHY_SLOWER}", us(then)))
 }
 
-/// The fastest measured candidates by their trials, the vendor's best and the winner among them wherever they stand.
+/// The fastest measured candidates by their trials, the baseline's best and the winner among them wherever they stand.
 pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
     let mut measured: Vec<(&Trial, f64)> =
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
     measured.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let vendor = measured.iter().find(|(trial, _)| trial.baseline).copied();
+    let baseline = measured.iter().find(|(trial, _)| trial.baseline).copied();
     let by = plan.measured.as_ref().map_or("", |measured| measured.clock.name());
     let median = format!("median us {by}");
     let mut table =
-        table(&["", "trials", &median, "95 % interval", "predicted us", "of limit", "vs vendor"]);
+        table(&["", "trials", &median, "95 % interval", "predicted us", "of bound", "vs baseline"]);
     let named = |trial: &Trial| {
         trial.candidate == plan.candidate
-            || vendor.is_some_and(|(best, _)| std::ptr::eq(best, trial))
+            || baseline.is_some_and(|(best, _)| std::ptr::eq(best, trial))
     };
     for (place, &(trial, median)) in measured.iter().enumerate() {
         if place < BEST || named(trial) {
-            table.add_row(candidate(trial, median, vendor, plan));
+            table.add_row(candidate(trial, median, baseline, plan));
         }
     }
     right(&mut table, 2..7);
     table
 }
 
-/// The vendor's routines that the baseline does without, a line each with the reason; empty if all ran.
+/// Routines that the baseline does without, a line each with the reason; empty if all ran.
 pub fn left_out(trials: &[Answer<Trial>]) -> String {
     let failed = trials.iter().map(|trial| &trial.view).filter(|trial| trial.baseline);
     let failed = failed.filter(|trial| trial.median_us.is_none() && trial.state != "pruned");
@@ -111,7 +111,7 @@ pub fn left_out(trials: &[Answer<Trial>]) -> String {
 fn candidate(
     trial: &Trial,
     median: f64,
-    vendor: Option<(&Trial, f64)>,
+    baseline: Option<(&Trial, f64)>,
     plan: &Plan,
 ) -> Vec<String> {
     let interval = trial.ci95_us.map(|[low, high]| format!("{} .. {}", us(low), us(high)));
@@ -122,7 +122,7 @@ fn candidate(
         interval.unwrap_or_default(),
         trial.predicted_us.map(us).unwrap_or_default(),
         format!("{:.0} %", 100.0 * plan.limit.us / median),
-        vendor.map(|(_, vendor)| format!("{:.2}x", vendor / median)).unwrap_or_default(),
+        baseline.map(|(_, us)| format!("{:.2}x", us / median)).unwrap_or_default(),
     ]
 }
 
@@ -165,21 +165,17 @@ pub fn plan(plan: &Plan) -> String {
         lines.extend(plan.alternatives.iter().take(NEXT).map(|next| format!("next     {next}")));
     }
     lines.push(match (&plan.baseline, plan.speedup) {
-        (Some(baseline), Some(speedup)) => format!(
-            "vendor   {} {}, {}: {} us, so {speedup:.2}x",
-            baseline.name,
-            baseline.version,
-            baseline.algorithm,
-            us(baseline.median_us)
-        ),
-        _ if plan.measured.is_none() => "vendor   not measured".to_owned(),
+        (Some(baseline), Some(speedup)) => {
+            format!("baseline {baseline}: {} us, so {speedup:.2}x", us(baseline.median_us))
+        }
+        _ if plan.measured.is_none() => "baseline not measured".to_owned(),
         _ => match &plan.no_baseline {
-            Some(why) => format!("vendor   no baseline: {why}"),
-            None => "vendor   no routine of the vendor's ran here".to_owned(),
+            Some(why) => format!("baseline none: {why}"),
+            None => "baseline none ran here".to_owned(),
         },
     });
     lines.extend(other_clock(plan));
-    lines.push(limit(plan));
+    lines.push(bound(plan));
     lines.extend(model(plan));
     lines.push(prepare(plan));
     lines.extend(values(plan));
@@ -236,15 +232,15 @@ fn time(plan: &Plan) -> String {
 
 /// The times by the clock that did not decide.
 fn other_clock(plan: &Plan) -> Option<String> {
-    let (clock, own, vendor) = plan.measured.as_ref()?.by_other(plan.baseline.as_ref())?;
-    let against = vendor.map_or_else(String::new, |vendor| {
-        format!("; the vendor's {} us, so {:.2}x", us(vendor), vendor / own)
+    let (clock, own, baseline) = plan.measured.as_ref()?.by_other(plan.baseline.as_ref())?;
+    let against = baseline.map_or_else(String::new, |baseline| {
+        format!("; the baseline's {} us, so {:.2}x", us(baseline), baseline / own)
     });
     Some(format!("also     {} us a call, {}{against}", us(own), clock.how()))
 }
 
 /// What no kernel can be faster than, and why.
-fn limit(plan: &Plan) -> String {
+fn bound(plan: &Plan) -> String {
     let (limit, device) = (&plan.limit, &plan.device);
     let why = match limit.bound {
         Bound::Latency => format!("for its levels at {:.0} ns a hop, measured", device.hop_ns),
@@ -256,7 +252,7 @@ fn limit(plan: &Plan) -> String {
         Some(_) => "of it reached",
         None => "of it, if the prediction holds",
     };
-    format!("limit    {} us {why}: {:.0} % {reached}", us(limit.us), 100.0 * limit.fraction)
+    format!("bound    {} us {why}: {:.0} % {reached}", us(limit.us), 100.0 * limit.fraction)
 }
 
 /// What the model said of the winner, and how far it was off over all trials.
@@ -284,15 +280,15 @@ fn model(plan: &Plan) -> Option<String> {
 
 /// What must be done before the first call, and when that has paid for itself.
 fn prepare(plan: &Plan) -> String {
-    let vendors = plan.baseline.as_ref().map(|baseline| baseline.preprocess_ms);
-    let vendors = vendors.filter(|ms| *ms > 0.0);
-    let vendors = vendors.map_or_else(String::new, |ms| format!(" (the vendor's {ms:.2} ms)"));
+    let its = plan.baseline.as_ref().map(|baseline| baseline.preprocess_ms);
+    let its = its.filter(|ms| *ms > 0.0);
+    let its = its.map_or_else(String::new, |ms| format!(" (the baseline's {ms:.2} ms)"));
     let chosen = plan.expected_calls;
     let chosen = chosen.map_or_else(String::new, |calls| format!("; chosen for {calls} calls"));
     let Some(ms) = plan.preprocess_ms else {
         return "prepare  not measured".to_owned();
     };
-    let once = format!("prepare  {ms:.2} ms once{vendors}{chosen}");
+    let once = format!("prepare  {ms:.2} ms once{its}{chosen}");
     match plan.break_even_calls {
         Some(1) => format!("{once}; breaks even after 1 call"),
         Some(calls) => format!("{once}; breaks even after {calls} calls"),

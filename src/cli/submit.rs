@@ -1,16 +1,15 @@
 //! `sparsetune submit`: submits a matrix file, or the digest of an uploaded matrix, to a server and waits for its plan.
 
-use super::digest::{Named, meaning};
-use super::follow::{Show, follow};
+use super::follow::{Show, budget, follow};
 use super::problem::{ProblemArgs, SearchArgs};
+use super::stored::{Named, find};
 use super::{INTERRUPTED, ServerArgs, explain, say, show};
 use anyhow::Context;
-use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
 pub struct SubmitArgs {
-    /// A matrix file, or the digest of an uploaded matrix
+    /// A matrix file; or of a matrix that the server has the name, the digest, or the digest's first digits (6 or more)
     matrix: String,
     #[command(flatten)]
     server: ServerArgs,
@@ -33,16 +32,15 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     // Checked before the matrix is uploaded.
     args.problem.problem()?;
     let client = args.server.client()?;
-    let digest = match meaning(&args.matrix)? {
-        Named::Digest(digest) => digest,
-        Named::File(_) => {
-            let (matrix, _) = client.upload_file(Path::new(&args.matrix)).await?;
-            if !args.json {
-                say(show::matrix(&matrix.view))?;
-            }
-            matrix.view.digest
-        }
+    let matrix = match find(&client, &args.matrix).await? {
+        Named::Digest(digest) => Err(digest),
+        Named::File(file) => Ok(client.upload_file(file).await?.0.view),
+        Named::Stored(matrix) => Ok(*matrix),
     };
+    if let (Ok(matrix), false) = (&matrix, args.json) {
+        say(show::matrix(matrix))?;
+    }
+    let digest = matrix.map_or_else(|digest| digest, |matrix| matrix.digest);
     let job = client.submit(&args.problem.job(&digest, &args.search)?).await?;
     if args.detach {
         match args.json {
@@ -57,6 +55,9 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let shown = if args.json { Show::Nothing } else { Show::Progress };
+    if let (Show::Progress, Some(budget)) = (shown, budget(&job.view)) {
+        say(format_args!("{budget}\n"))?;
+    }
     let ended = tokio::select! {
         ended = follow(&client, &job.view.id.0, shown) => ended?,
         _ = tokio::signal::ctrl_c() => {

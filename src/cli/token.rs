@@ -65,6 +65,7 @@ enum Action {
     List,
     /// End tokens: requests with them are refused from now on
     Revoke {
+        /// The tokens' names
         #[arg(required = true)]
         names: Vec<TokenName>,
         /// Of another namespace than one's own

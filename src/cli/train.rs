@@ -34,6 +34,7 @@ pub struct TrainArgs {
     /// When to activate the new model: if-better, always or never
     #[arg(long, value_parser = activate, default_value = "if-better")]
     activate: Activate,
+    /// Seed of the training: it determines the model
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Train in this process, on the data folder of a server or of `sparsetune corpus`. `auto` is then the device class

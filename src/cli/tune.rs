@@ -3,7 +3,7 @@
 
 use super::bundle;
 use super::client::{Answer, Client};
-use super::follow::{Show, follow};
+use super::follow::{Show, budget, follow};
 use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{INTERRUPTED, explain, say, show};
@@ -116,10 +116,8 @@ impl Tuned {
     ) -> anyhow::Result<Self> {
         let submitted = client.submit(&problem.job(matrix, search)?).await?;
         started.is(&submitted.view.id.0);
-        if let (Show::Progress, Some(seconds)) = (shown, submitted.view.search.seconds) {
-            say(format_args!(
-                "budget   {seconds} s for loading, trials and finals together (--seconds)\n"
-            ))?;
+        if let (Show::Progress, Some(budget)) = (shown, budget(&submitted.view)) {
+            say(format_args!("{budget}\n"))?;
         }
         let job = follow(client, &submitted.view.id.0, shown).await?;
         let id = job

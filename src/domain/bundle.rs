@@ -74,7 +74,7 @@ pub struct MatrixIdentity {
     pub rows: u64,
     pub cols: u64,
     pub nnz: u64,
-    /// BLAKE3 of shape and structure, as in `ARCHITECTURE.md`.
+    /// BLAKE3 of shape and structure, as in `docs/reference/digest.md`.
     #[cfg_attr(test, schemars(with = "String", extend("pattern" = "^[0-9a-f]{64}$")))]
     pub pattern_digest: Digest,
     /// BLAKE3 of pattern and values.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::str::FromStr;
 
-/// A BLAKE3 digest. The byte layouts that are hashed are documented in ARCHITECTURE.md.
+/// A BLAKE3 digest. The byte layouts that are hashed are documented in docs/reference/digest.md.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 

@@ -178,7 +178,10 @@ fn choice(search: &Search<'_>, title: &'static str, source: &'static str) -> Cha
             ))
         )),
         (None, None) => said.push(match search.winner.is_baseline() {
-            true => "The winner is the vendor's routine, for which nothing is predicted: it is always tried.".to_owned(),
+            true => {
+                "The winner is the baseline, for which nothing is predicted: it is always tried."
+                    .to_owned()
+            }
             false => "Nothing was predicted for the winner.".to_owned(),
         }),
     }
@@ -218,7 +221,7 @@ fn measuring(search: &Search<'_>) -> Chapter {
     };
     let mut said = vec![
         format!(
-            "{} candidates, vendor routines among them, ran on this matrix. Each wrote to a poisoned output first, which was \
+            "{} candidates, those of the baseline among them, ran on this matrix. Each wrote to a poisoned output first, which was \
              {check}, and only a correct one was timed.",
             count(search.trials.measured.into())
         ),
@@ -239,7 +242,7 @@ fn measuring(search: &Search<'_>) -> Chapter {
 
 fn finals(search: &Search<'_>) -> Chapter {
     let mut said = vec![
-        "The best few and the vendor's best routine were timed a second time, in turn, so that a clock or a temperature that \
+        "The best few and the best of the baseline were timed a second time, in turn, so that a clock or a temperature that \
          drifts during the search favours none of them."
             .to_owned(),
     ];
@@ -278,21 +281,18 @@ fn finals(search: &Search<'_>) -> Chapter {
     match (search.baseline, search.speedup) {
         _ if search.winner.is_baseline() => {
             said.push(
-                "No kernel of our own was faster than the vendor's here, beyond the noise."
+                "No kernel of our own was faster than the baseline here, beyond the noise."
                     .to_owned(),
             );
         }
         (Some(vendor), Some(speedup)) => said.push(format!(
-            "{} {} ({}) took {}, {} the winner's time.",
-            vendor.name,
-            vendor.version,
-            vendor.algorithm,
+            "{vendor} took {}, {} the winner's time.",
             micros(vendor.median_us),
             times(speedup)
         )),
         _ => said.push(match search.no_baseline {
             Some(why) => format!("There is no baseline: {why}."),
-            None => "No routine of the vendor's ran here.".to_owned(),
+            None => "No baseline ran here.".to_owned(),
         }),
     }
     said.extend(by_other_clock(search));
@@ -321,7 +321,7 @@ fn by_other_clock(search: &Search<'_>) -> Option<String> {
     let (clock, us, vendor) = search.measured?.by_other(search.baseline)?;
     let vendor = vendor.filter(|_| !search.winner.is_baseline());
     let vendor = vendor.map_or_else(String::new, |vendor| {
-        format!(", and the vendor's {}, {} that", micros(vendor), times(vendor / us))
+        format!(", and the baseline's {}, {} that", micros(vendor), times(vendor / us))
     });
     Some(format!("With {} the winner took {}{vendor}.", clock.how(), micros(us)))
 }

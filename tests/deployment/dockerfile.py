@@ -1,5 +1,5 @@
-"""Does what a Dockerfile says, as far as that can be done without a container engine: reads its steps, makes the context that
-.dockerignore leaves, and carries out COPY and the builds in folders. What needs an image (apt-get, useradd) is told, not done."""
+"""Reads what a Dockerfile says: its steps and stages, and the context that .dockerignore leaves. test_images.py carries out what can be done
+without a container engine."""
 
 import dataclasses
 import fnmatch

@@ -1,12 +1,15 @@
-"""The Dockerfiles, carried out without a container engine: what .dockerignore leaves is compiled as the build step says, each COPY finds
-its source, and the start command and the health check are run."""
+"""The Dockerfiles, carried out without a container engine, as far as that goes: what .dockerignore leaves is checked by the compiler, with
+the build step's words but for the release build, which takes minutes; then `install`, COPY and useradd are done in folders that stand for
+the stages' roots, with the program of the tests in place of the release build, and what lies there is started as the image's user."""
 
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import dockerfile
@@ -45,7 +48,7 @@ def test_the_context_has_no_more_than_the_build_reads(built):
 
 
 def test_what_is_embedded_is_in_the_context(built, root):
-    """The build step, on the very context: the compiler expands every macro that embeds a file, and links nothing."""
+    """The build step on the very context, as a check: the compiler expands every macro that embeds a file, and makes no program."""
     folder, _ = built
     command = BUILD.replace("build --release", "check") + " --offline --quiet --bin sparsetune"
     environment = {**os.environ, "CARGO_TARGET_DIR": str(root / "target"), "CARGO_INCREMENTAL": "0"}
@@ -76,6 +79,56 @@ def test_every_copy_finds_its_source(stages, built):
     assert made[None]["/usr/local/bin/sparsetune"]
 
 
+@pytest.fixture(scope="session")
+def image(stages, program):
+    """The root of the last stage, as the steps make it of the built program; the user that it starts as, where we may become that one."""
+    top = pathlib.Path(tempfile.mkdtemp(prefix="sparsetune-image-"))
+    # pytest's own folders are for their owner alone, and the image's user has to come in.
+    top.chmod(0o755)
+    user = None
+    roots = {}
+    try:
+        for number, stage in enumerate(stages):
+            root = roots[stage["name"]] = top / str(number)
+            (root / "etc").mkdir(parents=True)
+            for file in ("passwd", "group", "shadow", "gshadow"):
+                (root / "etc" / file).touch()
+            here = root
+            for step in stage["steps"]:
+                if step.name == "WORKDIR":
+                    here = root / step.rest.lstrip("/")
+                    here.mkdir(parents=True, exist_ok=True)
+                elif step.name == "COPY" and "from" in step.flags:
+                    source, target = (path.lstrip("/") for path in step.words)
+                    (root / target).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(roots[step.flags["from"][0]] / source, root / target)
+                elif step.name == "RUN":
+                    for words in map(shlex.split, step.rest.split("&&")):
+                        if words[:2] == ["cargo", "build"]:
+                            (here / "target/release").mkdir(parents=True)
+                            (here / "target/release/sparsetune").symlink_to(program)
+                        elif words[0] == "install":
+                            subprocess.run([*words[:-1], root / words[-1].lstrip("/")], cwd=here, check=True)
+                        elif words[0] == "useradd" and os.geteuid() == 0:
+                            subprocess.run([words[0], "--prefix", root, *words[1:]], check=True, capture_output=True)
+                elif step.name == "USER" and os.geteuid() == 0:
+                    user = int(step.rest)
+        yield root, user
+    finally:
+        shutil.rmtree(top)
+
+
+def test_the_program_is_in_the_image_for_everybody(image):
+    root, user = image
+    mode = (root / "usr/local/bin/sparsetune").stat().st_mode
+    assert mode & 0o555 == 0o555 and not mode & 0o022
+    if user:
+        home = (root / "var/lib/sparsetune").stat()
+        assert (home.st_uid, [line.split(":")[:3] for line in (root / "etc/passwd").read_text().splitlines()]) == (
+            user, [["sparsetune", "x", str(user)]],
+        )
+
+
 def test_the_process_is_no_root_and_owns_its_folder(stages):
     steps = {step.name: step for step in stages[-1]["steps"]}
     added = next(step.rest for step in stages[-1]["steps"] if step.name == "RUN" and "useradd" in step.rest)
@@ -102,25 +155,33 @@ def test_the_image_for_gpus_has_what_the_program_opens(root):
             assert arguments["CUDA_IMAGE"].startswith(f"nvidia/cuda:{arguments['CUDA_PACKAGES'].replace('-', '.')}.")
 
 
-def start(program, words, port, folder, token):
-    """The image's start command, with its address and folder exchanged, which a container would have to itself."""
-    words = [word.replace("8080", str(port)).replace("/var/lib/sparsetune", str(folder)) for word in words]
-    settings = {"SPARSETUNE_DEVICES__USE": '["cpu"]', "SPARSETUNE_DEVICES__LOCK_DIR": str(folder)}
+def start(image, words, port, token):
+    """The image's start command of its own program, as its user and in its folder, with the address exchanged, which a container would have to
+    itself, and paths that begin in the image's root."""
+    root, user = image
+    home = root / "var/lib/sparsetune"
+    words = [word.replace("8080", str(port)).replace("/var/lib/sparsetune", str(home)) for word in words]
+    settings = {"SPARSETUNE_DEVICES__USE": '["cpu"]', "SPARSETUNE_DEVICES__LOCK_DIR": str(home), "HOME": str(home)}
     if token:
         settings["SPARSETUNE_SERVER__TOKENS"] = f'["{token}"]'
-    return subprocess.Popen([program, *words], env={**os.environ, **settings}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    rights = {"user": user, "group": user, "extra_groups": []} if user else {}
+    return subprocess.Popen(
+        [root / "usr/local/bin/sparsetune", *words],
+        env={**os.environ, **settings}, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **rights,
+    )
 
 
-def test_the_start_command_serves_with_a_token_only(stages, program, tmp_path):
+def test_the_start_command_serves_with_a_token_only(stages, image):
+    program = image[0] / "usr/local/bin/sparsetune"
     assert words_of(stages, "ENTRYPOINT") == ["sparsetune"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = words_of(stages, "CMD")
-    refused = start(program, command, port, tmp_path / "refused", None)
+    refused = start(image, command, port, None)
     _, told = refused.communicate(timeout=60)
     assert refused.returncode == 1 and "token" in told
-    server = start(program, command, port, tmp_path / "data", TOKEN)
+    server = start(image, command, port, TOKEN)
     try:
         check = next(step for step in stages[-1]["steps"] if step.name == "HEALTHCHECK")
         words = dockerfile.Step("CMD", {}, check.rest.removeprefix("CMD").strip()).words

@@ -1,6 +1,7 @@
 """The Debian package: built of the program, unpacked into a folder, and served from there; and the workflow of a release."""
 
 import configparser
+import gzip
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import yaml
@@ -117,5 +119,37 @@ def test_the_workflow_is_one_and_runs_what_there_is(root):
     workflow = yaml.safe_load(file.read_text())
     commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     ours = [command.split()[0] for command in commands if "/" in command.split()[0]]
-    assert ours == ["./.ci/run", "packaging/release"]
-    assert all(os.access(root / path, os.X_OK) for path in ours)
+    # The images come first, since packaging/release sums up what is in the folder.
+    assert ours == ["./.ci/run", "target/tools/bin/mdbook", "packaging/images", "packaging/release"]
+    assert all(os.access(root / path, os.X_OK) for path in ours if not path.startswith("target/"))
+
+
+def test_the_workflow_tests_where_the_tests_can_run(root):
+    """On Debian, as scripts/test wants it; with the toolchain of the images, and the site from where mdBook puts it."""
+    job = yaml.safe_load((root / ".github/workflows/release.yml").read_text())["jobs"]["test"]
+    version = re.search(r"^ARG RUST_VERSION=(.*)$", (root / "docker/Dockerfile.cpu").read_text(), re.MULTILINE)[1]
+    assert job["container"] == f"rust:{version}-bookworm"
+    script = (root / "scripts/test").read_text()
+    assert "readonly TOOLS=$PWD/target/tools" in script and '--root "$TOOLS"' in script
+    [site] = [step["with"]["path"] for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+    book = tomllib.loads((root / "docs/book.toml").read_text())["build"]["build-dir"]
+    assert (root / "docs" / book).resolve() == (root / site).resolve()
+
+
+def test_each_image_is_built_and_saved(root, tmp_path):
+    """With a `docker` that only notes what it is told."""
+    said = tmp_path / "said"
+    (tmp_path / "docker").write_text(f'#!/bin/sh\necho "$@" >>{said}\n[ "$1" != save ] || echo layers\n')
+    (tmp_path / "docker").chmod(0o755)
+    version = re.search(r'^version = "(.*)"', (root / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    out = tmp_path / "out"
+    done = run(root / "packaging/images", f"v{version}", out, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stderr
+    kinds = sorted(path.name.removeprefix("Dockerfile.") for path in (root / "docker").glob("Dockerfile.*") if 'ENTRYPOINT ["sparsetune"]' in path.read_text())
+    told = said.read_text().splitlines()
+    for kind in kinds:
+        assert f"build --file docker/Dockerfile.{kind} --tag sparsetune:{version}-{kind} --tag sparsetune:{kind} ." in told
+        assert f"save sparsetune:{version}-{kind} sparsetune:{kind}" in told
+        assert gzip.decompress((out / f"sparsetune-{version}-image-{kind}.tar.gz").read_bytes()) == b"layers\n"
+    assert len(told) == 2 * len(kinds)
+    assert run(root / "packaging/images", "v9.9.9", out).returncode != 0

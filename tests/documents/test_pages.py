@@ -124,6 +124,19 @@ def test_pages_that_are_made_are_up_to_date(program):
     assert [name for name, text in made.items() if pages.text_of(name) != text] == []
 
 
+def test_every_table_of_the_benchmarks_is_made():
+    """Outside the markers there is none."""
+    text = pages.text_of("docs/benchmarks.md")
+    by_hand = re.sub(r"<!-- table: .*? -->.*?<!-- end of table -->", "", text, flags=re.DOTALL)
+    assert text.count("\n| ") > 80 and "\n|" not in by_hand
+
+
+def test_the_command_line_tells_shared_flags_once():
+    text = pages.text_of("docs/reference/cli.md")
+    for flag in ("--strategy <", "--triangle <", "--token-file <FILE>  File that contains an API token (not"):
+        assert text.count(flag) == 1, flag
+
+
 def test_what_is_made_has_every_command_setting_and_route(program):
     """The page could be up to date and empty."""
     made = maker().pages(program)

@@ -12,7 +12,7 @@ pub mod suite;
 use super::client::Client;
 use super::local::Local;
 use super::problem::{SearchArgs, StrategyArg};
-use super::{ServerArgs, say};
+use super::{SERVER, ServerArgs, say};
 use crate::domain::Digest;
 use anyhow::Context;
 use compare::Earlier;
@@ -26,8 +26,8 @@ use suite::{Entry, Suite, Task};
 /// Candidates that are measured of each family alone.
 const OF_A_FAMILY: u32 = 8;
 
-/// The format of suites, with an example that a test reads.
-const SUITE_FORMAT: &str = include_str!("suite.txt");
+/// The format of suites: a suite that says what its keys mean, of which docs/reference/suite.md is made too.
+const SUITE_FORMAT: &str = include_str!("suite.toml");
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = SUITE_FORMAT)]
@@ -67,17 +67,17 @@ pub struct BenchArgs {
     /// Compare with the --out file of an earlier run: performance relative to its best, and share of its trials
     #[arg(long, value_name = "FILE", conflicts_with = "dry")]
     compare: Option<PathBuf>,
-    /// Write a chart of the speed-ups over the vendor, and a roofline
+    /// Write a chart of the speed-ups over the baseline, and a roofline
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Keep matrices and plans in this data folder
     #[arg(long, conflicts_with = "server")]
     data: Option<PathBuf>,
     /// Use this server instead of a private one
-    #[arg(long, value_name = "URL")]
+    #[arg(help_heading = SERVER, long, value_name = "URL")]
     server: Option<String>,
     /// File that contains an API token of that server
-    #[arg(long, value_name = "FILE", requires = "server")]
+    #[arg(help_heading = SERVER, long, value_name = "FILE", requires = "server")]
     token_file: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! A suite as one SVG of two panels: speed-up over the vendor, and the roofline; a dot per run, coloured by class.
+//! A suite as one SVG of two panels: speed-up over the baseline, and the roofline; a dot per run, coloured by class.
 
 use super::report::place;
 use super::run::Run;
@@ -57,7 +57,7 @@ struct Entry<'a> {
     y: f64,
 }
 
-/// Both panels. Runs without a time are in neither, those without a vendor's time only in the second.
+/// Both panels. Runs without a time are in neither, those without a baseline only in the second.
 pub fn draw(runs: &[Run]) -> Result<String, askama::Error> {
     let shown = runs.iter().filter(|run| run.figures.is_some());
     // In the order of the tables.
@@ -81,7 +81,7 @@ pub fn draw(runs: &[Run]) -> Result<String, askama::Error> {
         .map(|svg| svg + "\n")
 }
 
-/// Speed-up over the vendor, sorted, on a logarithmic scale.
+/// Speed-up over the baseline, sorted, on a logarithmic scale.
 fn speedups(runs: &[Run], dot: impl Fn(f64, f64, &Run, &str) -> Dot) -> Panel {
     let [top, bottom] = SPEEDUPS;
     let mut sorted: Vec<(f64, &Run)> = runs
@@ -95,7 +95,7 @@ fn speedups(runs: &[Run], dot: impl Fn(f64, f64, &Run, &str) -> Dot) -> Panel {
     let step = (RIGHT - LEFT) / sorted.len().max(1) as f64;
     let at = |place: usize| LEFT + step * (place as f64 + 0.5);
     Panel {
-        heading: "Speed-up over the vendor by the clock that chose, sorted",
+        heading: "Speed-up over the baseline by the clock that chose, sorted",
         top,
         bottom,
         rows: labels(y.powers(2.0), "x"),
@@ -166,7 +166,7 @@ fn roofline(runs: &[Run], dot: impl Fn(f64, f64, &Run, &str) -> Dot) -> Panel {
             .iter()
             .map(|shown| {
                 let words = format!(
-                    "{:.2} GFLOP/s at {:.2} flop/byte, {:.0} % of its limit",
+                    "{:.2} GFLOP/s at {:.2} flop/byte, {:.0} % of its bound",
                     shown.gflops,
                     shown.intensity,
                     100.0 * shown.limit_fraction

@@ -39,7 +39,7 @@ pub fn header(dry: bool, width: Width) -> String {
             true => format!("{shape} {:>9} {:>7} {:>9}", "rows", "levels", "max |x|"),
             false => format!(
                 "{shape} {:>8} {:>7} {:>8} {:>7}  winner",
-                "us", "speedup", "of limit", "tuning"
+                "us", "speedup", "of bound", "tuning"
             ),
         };
     }
@@ -53,11 +53,11 @@ pub fn header(dry: bool, width: Width) -> String {
     format!(
         "{shape} {:>9} {:>9} {:>9} {:>9} {:>8} {:<7} {:>8} {:>8} {:>8} {:>10}  winner; failed trials",
         "us",
-        "vendor us",
+        "base us",
         Clock::Pipelined,
         Clock::Isolated,
-        "of limit",
-        "bound",
+        "of bound",
+        "by",
         "measured",
         "tuning s",
         "prep ms",
@@ -181,10 +181,10 @@ pub struct Group {
     pub longest_s: Option<f64>,
 }
 
-/// Vendor's time divided by the winner's.
+/// The baseline's time divided by the winner's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Speedups {
-    /// Geometric mean over the runs with a vendor time.
+    /// Geometric mean over the runs with a baseline.
     pub speedup: Option<f64>,
     pub worst: Option<f64>,
     pub worst_matrix: Option<String>,
@@ -275,7 +275,7 @@ pub fn vendors(runs: &[Run]) -> Option<String> {
     let clocks: Vec<&str> = clocks.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
     (!libraries.is_empty()).then(|| {
         format!(
-            "Speed-ups are over the best routine of {}, by both clocks; times, choices and shares of the limit go by the clock {}.",
+            "Speed-ups are over the baseline ({}), by both clocks; times, choices and shares of the bound go by the clock {}.",
             libraries.join(", "),
             clocks.join(", ")
         )
@@ -297,7 +297,7 @@ fn usual_table(groups: &[Group]) -> Table {
         "failed",
         "speed-up",
         "worst",
-        "of limit",
+        "of bound",
         "tuning s",
         "worst matrix",
     ]);
@@ -328,7 +328,7 @@ fn wide_table(groups: &[Group]) -> Table {
         "worst",
         "isolated",
         "worst",
-        "of limit",
+        "of bound",
         "model off",
         "tuning s",
         "longest s",

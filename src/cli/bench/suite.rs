@@ -242,15 +242,11 @@ mod tests {
 
     #[test]
     fn the_format_that_the_help_shows_is_read() {
-        let shown = crate::cli::bench::SUITE_FORMAT;
-        let example: String =
-            shown.lines().filter(|line| line.starts_with("  ")).collect::<Vec<_>>().join("\n");
-        let suite = Suite::parse(&example).unwrap();
+        let suite = Suite::parse(crate::cli::bench::SUITE_FORMAT).unwrap();
         assert_eq!((suite.matrix.len(), suite.problem.len()), (2, 2));
-        assert_eq!(
-            suite.matrix[1].problem(&suite.problem[1]).value("triangle").unwrap().to_string(),
-            "upper"
-        );
+        let [solve, ..] = &super::solves()[..] else { panic!("solves") };
+        let problem = suite.matrix[1].problem(solve);
+        assert_eq!(problem.value("triangle").unwrap().to_string(), "upper");
     }
 
     /// The suites that are part of the project.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Time limit for connecting; responses may take longer (an upload is parsed before the server responds).
 const CONNECT: Duration = Duration::from_secs(10);
-/// Maximum number of trials per page.
+/// Maximum number of items per page.
 const PAGE: &str = "500";
 
 /// A response: the part that this program uses, and the complete JSON for `--json`.
@@ -127,6 +127,14 @@ impl Client {
         }
         let request = self.request(method, &format!("v1/jobs/{id}"), &[])?;
         Ok(self.answer::<Stands>(request).await?.view.state)
+    }
+
+    /// Stored matrices whose name contains the text or whose digests begin with it, at most as many as a page has; and whether there are more.
+    pub async fn matrices(&self, text: &str) -> anyhow::Result<(Vec<Matrix>, bool)> {
+        let query = [("q", text), ("limit", PAGE)];
+        let page: Answer<Page<Matrix>> =
+            self.answer(self.request(Method::GET, "v1/matrices", &query)?).await?;
+        Ok((page.view.items, page.view.next.is_some()))
     }
 
     /// Deletes a stored matrix; its measurements are kept.

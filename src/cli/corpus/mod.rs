@@ -144,16 +144,34 @@ impl fmt::Display for Tally {
 
 pub async fn run(args: CorpusArgs) -> anyhow::Result<ExitCode> {
     if args.dry {
-        for (_, draw) in args.draws(args.kind()) {
-            say(format_args!("{} {}", draw.spec, draw.problem))?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return dry(&args).await;
     }
     let minutes = |m: f64| Duration::try_from_secs_f64(m * 60.0);
     let limit =
         args.minutes.map(minutes).transpose().context("--minutes is not a valid duration")?;
     let local = Local::start(Some(args.data.clone()), &args.device, None).await?;
     local.carry(async |local, job| carry(&args, limit, local, job).await).await
+}
+
+/// Lists what would be tuned. Which kind of device `auto` is, is known once the devices are open.
+async fn dry(args: &CorpusArgs) -> anyhow::Result<ExitCode> {
+    if let Some(kind) = args.kind() {
+        return list(args, Some(kind));
+    }
+    let local = Local::start(None, &args.device, None).await?;
+    local
+        .carry(async |local, _| {
+            let class = local.service().device_class(&args.device).await?;
+            list(args, class.kind())
+        })
+        .await
+}
+
+fn list(args: &CorpusArgs, kind: Option<DeviceKind>) -> anyhow::Result<ExitCode> {
+    for (_, draw) in args.draws(kind) {
+        say(format_args!("{} {}", draw.spec, draw.problem))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Tunes one draw after the other; failures are reported and skipped. Then trains, if asked to.

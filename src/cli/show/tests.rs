@@ -48,10 +48,10 @@ fn a_plan_of_a_solve_tells_bound_costs_and_host() {
     for line in [
         "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",
         "time     80.00 us a call, calls back to back, 95 % within 12.25 .. 12.75, 31 samples, largest error 1.0e-7",
-        "also     90.00 us a call, each call alone; the vendor's 135.0 us, so 1.50x",
-        "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
+        "also     90.00 us a call, each call alone; the baseline's 135.0 us, so 1.50x",
+        "bound    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
         "model    waits_v1 said 75.00 us; over 64 trials measured is 1.12x predicted, spread 1.50x, rank correlation 0.75",
-        "prepare  6.50 ms once (the vendor's 2.50 ms); chosen for 1000 calls; breaks even after 25 calls",
+        "prepare  6.50 ms once (the baseline's 2.50 ms); chosen for 1000 calls; breaks even after 25 calls",
         "values   new ones of the same pattern cost 1.25 ms on the host",
         "host     60.00 us on cpu/P: faster than this device",
     ] {
@@ -96,8 +96,8 @@ fn a_predicted_plan_says_that_nothing_was_measured() {
             "time     80.00 us a call by the analytic model, ranked by nightly: predicted, not measured; 2 ranked before it \
              could not be compiled",
             "next     serial",
-            "vendor   not measured",
-            "limit    40.00 us for 9 bytes at 10 GB/s measured copy: 50 % of it, if the prediction holds",
+            "baseline not measured",
+            "bound    40.00 us for 9 bytes at 10 GB/s measured copy: 50 % of it, if the prediction holds",
             "prepare  not measured",
         ]
     );

@@ -63,6 +63,7 @@ pub(super) enum Format {
 pub struct ExportArgs {
     /// The file to write, or the new folder of `--format t4` and `kernel-tuner`
     to: PathBuf,
+    /// What it is written as
     #[arg(long, value_enum, default_value = "sparsetune")]
     format: Format,
     /// Only these, between commas: plans, trials, models, none

@@ -1,6 +1,6 @@
 //! Tables of foreign functions, each resolved at load: a missing symbol is an error with its name, never a panic.
 //!
-//! cudarc supplies the types and constants; ARCHITECTURE.md ("Vendors' libraries") says why its loader is not used.
+//! cudarc supplies the types and constants; docs/inside/processes.md says why its loader is not used.
 
 /// Declares a table of function pointers and `load`, which resolves all of them in one library and keeps it mapped.
 macro_rules! symbols {

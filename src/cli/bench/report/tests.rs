@@ -152,8 +152,8 @@ fn the_libraries_are_named_once_with_their_versions() {
         run
     };
     let runs = ["cuSPARSE 12.9.4 csr_alg3", "cuSPARSE 12.9.4 csr_alg1", "cuSPARSE 12.6.3 spsv"];
-    let sentence = "Speed-ups are over the best routine of cuSPARSE 12.6.3, cuSPARSE 12.9.4, by both clocks; times, choices and shares of \
-                    the limit go by the clock pipelined.";
+    let sentence = "Speed-ups are over the baseline (cuSPARSE 12.6.3, cuSPARSE 12.9.4), by both clocks; times, choices and shares of \
+                    the bound go by the clock pipelined.";
     assert_eq!(vendors(&runs.map(of)).as_deref(), Some(sentence));
     assert_eq!(vendors(&[]), None);
 }
