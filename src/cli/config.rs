@@ -112,6 +112,7 @@ impl Postgres {
             pooled: self.pooled,
             statement_timeout: Duration::from_secs_f64(self.statement_s),
             lock_timeout: Duration::from_secs_f64(self.wait_s),
+            ..PostgresOptions::default()
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::App;
 use super::error::Problem;
+use super::operations::Ready;
 use crate::domain::{Caller, JobState, WorkKind};
 use crate::service::{Result, Service};
 use axum::extract::FromRequestParts;
@@ -28,8 +29,11 @@ impl Whole {
         (self.0.plans_epoch(), self.0.epoch_confirmed())
     }
 
-    pub async fn ready(&self) -> Result<()> {
-        self.0.ready().await
+    pub async fn ready(&self, what: Ready) -> Result<()> {
+        match what {
+            Ready::All => self.0.ready().await,
+            Ready::Requests => self.0.ready_to_answer().await,
+        }
     }
 
     pub async fn ready_to_work(&self) -> Result<()> {

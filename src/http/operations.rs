@@ -2,6 +2,7 @@
 
 use super::App;
 use super::error::Problem;
+use super::extract::Query;
 use super::{etag, routes};
 use crate::wire::{Health, Index, Status};
 use axum::Json;
@@ -9,6 +10,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 
 /// The OpenAPI document at the top of the repository.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
@@ -18,10 +20,31 @@ pub async fn healthz() -> Json<Status> {
     Json(Status { status: Health::Ok })
 }
 
+/// What is to be ready.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ready {
+    /// The service as a whole, which needs a device.
+    #[default]
+    All,
+    /// This server, for requests: lookups are answered although no worker is there, and jobs wait for one.
+    Requests,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadyQuery {
+    #[serde(default, rename = "for")]
+    what: Ready,
+}
+
 /// Ready: the disks have room, database and blobs can be written, and every configured device has opened or failed, with at least
-/// one open.
-pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
-    app.whole.ready().await?;
+/// one open, if devices are asked for.
+pub async fn readyz(
+    State(app): State<App>,
+    Query(query): Query<ReadyQuery>,
+) -> Result<Json<Status>, Problem> {
+    app.whole.ready(query.what).await?;
     Ok(Json(Status { status: Health::Ready }))
 }
 
@@ -32,7 +55,7 @@ pub async fn readyz_of_worker(State(app): State<App>) -> Result<Json<Status>, Pr
 }
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
-    let ready = app.whole.ready().await.is_ok();
+    let ready = app.whole.ready(Ready::All).await.is_ok();
     told(&app, ready).await
 }
 

@@ -177,10 +177,10 @@ impl Service {
         let built = self.build_bundle(&plan, values, staged, None).await?;
         let Written { file, bytes, sha256 } = built;
         let room = Arc::clone(&self.inner.room);
-        let file = tokio::task::spawn_blocking(move || -> Result<_> {
-            room.take(bytes)?;
+        let (file, _reserved) = tokio::task::spawn_blocking(move || -> Result<_> {
+            let reserved = room.take(bytes)?;
             File::open(&file).and_then(|file| file.sync_all()).map_err(not_written)?;
-            Ok(file)
+            Ok((file, reserved))
         })
         .await??;
         let blob = blobs.put_file(file, None).await?;
@@ -274,14 +274,14 @@ impl Service {
             }
         }
         let (room, file) = (Arc::clone(&self.inner.room), received.to_path_buf());
-        let measured = tokio::task::spawn_blocking(move || -> Result<u64> {
+        let measured = tokio::task::spawn_blocking(move || -> Result<_> {
             // Its programs are stored once more by themselves.
             let bytes = std::fs::metadata(file).map_err(not_written)?.len();
-            room.take(bytes.saturating_mul(2))?;
-            Ok(bytes)
+            Ok((bytes, room.take(bytes.saturating_mul(2))?))
         });
         // Before any of it has a place, where what is refused would stay.
-        self.store.may_store(measured.await??, 0).await?;
+        let (bytes, _reserved) = measured.await??;
+        self.store.may_store(bytes, 0).await?;
         self.keep_programs(&bundle).await?;
         let staged = self.inner.blobs.stage().await?;
         let written = tokio::task::spawn_blocking(move || copied(&received, staged)).await??;

@@ -136,19 +136,19 @@ impl Service {
         let blobs = &self.inner.blobs;
         let new = if read.staged.is_none() { Some(blobs.stage().await?) } else { None };
         let room = Arc::clone(&self.inner.room);
-        let (matrix, staged) = tokio::task::spawn_blocking(move || -> Result<_> {
+        let (matrix, staged, _reserved) = tokio::task::spawn_blocking(move || -> Result<_> {
             let Read { csr, pattern, digest, declared_name, staged, held, _permit } = read;
-            let staged = match (staged, new) {
+            let (staged, reserved) = match (staged, new) {
                 (Some(written), _) => {
-                    let written = written.into_file()?;
+                    let (written, reserved) = written.into_file()?;
                     let signed = canonical::sign(written.as_file(), pattern, digest);
                     signed.map_err(|error| ServiceError::of_io("a matrix file", error))?;
-                    written
+                    (written, reserved)
                 }
                 (None, Some(mut new)) => {
-                    room.take(canonical::file_bytes(&csr))?;
+                    let reserved = room.take(canonical::file_bytes(&csr))?;
                     canonical::write(&csr, &mut new, pattern, digest).map_err(not_written)?;
-                    new
+                    (new, reserved)
                 }
                 (None, None) => return Err(ServiceError::internal("a matrix without a file")),
             };
@@ -157,7 +157,7 @@ impl Service {
             // [`Blobs`] could do this, but it must happen under the lock of `publish`.
             let synced = staged.as_file().sync_all();
             synced.map_err(|error| ServiceError::of_io("a matrix file", error))?;
-            Ok((matrix, staged.into_temp_path()))
+            Ok((matrix, staged.into_temp_path(), reserved))
         })
         .await??;
         self.publish(matrix, staged).await

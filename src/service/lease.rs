@@ -4,6 +4,7 @@ use super::Service;
 use crate::store::{Fence, StoreError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -52,7 +53,13 @@ impl LeaseSignals {
     {
         let (begun, mut pause) = (Instant::now(), PAUSE);
         loop {
-            let error = match call().await {
+            let answer = tokio::select! {
+                biased;
+                answer = call() => answer,
+                // A host that has vanished may leave it without one for long.
+                () = self.unanswered.cancelled() => Err(silent()),
+            };
+            let error = match answer {
                 Err(error @ StoreError::Busy(_)) => error,
                 answer => return answer,
             };
@@ -97,11 +104,17 @@ async fn keep(service: Service, fence: Fence, signals: LeaseSignals) {
         tokio::time::sleep(LOOK.min(lease / RENEWALS)).await;
         let asked = Instant::now();
         let due = renewed.elapsed() >= lease / RENEWALS;
+        // A call without an answer is given up while there is time for another one, by another connection, and never later than the lease
+        // ends: whatever the store does, it ends here when it does there.
         let answer = match due {
-            true => service.store().renew(&fence, lease_ms).await,
-            false => service.store().held(&fence).await,
+            true => {
+                let left = lease.saturating_sub(renewed.elapsed());
+                let most = (left / 2).max(lease / 10);
+                timeout(most, service.store().renew(&fence, lease_ms)).await
+            }
+            false => timeout(lease / RENEWALS, service.store().held(&fence)).await,
         };
-        match answer {
+        match answer.unwrap_or_else(|_| Err(silent())) {
             Ok(renewal) => {
                 if due {
                     renewed = asked;
@@ -126,6 +139,10 @@ async fn keep(service: Service, fence: Fence, signals: LeaseSignals) {
             }
         }
     }
+}
+
+fn silent() -> StoreError {
+    StoreError::Busy("it does not answer".into())
 }
 
 fn lose(signals: &LeaseSignals) {
@@ -165,5 +182,18 @@ mod tests {
         let (gone, ()) = tokio::join!(signals.lasting(|| async { Err::<(), _>(busy()) }), lose);
         assert!(matches!(gone, Err(StoreError::Busy(_))));
         assert!(begun.elapsed() >= Duration::from_millis(300));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_never_answers_is_left_with_the_lease() {
+        let signals = LeaseSignals::new(&CancellationToken::new());
+        let lose = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            signals.unanswered.cancel();
+            lose(&signals);
+        };
+        let never = signals.lasting(std::future::pending::<Result<(), StoreError>>);
+        let left = timeout(Duration::from_secs(20), async { tokio::join!(never, lose).0 });
+        assert!(matches!(left.await.unwrap(), Err(StoreError::Busy(_))));
     }
 }

@@ -18,7 +18,8 @@ impl Service {
     /// # Errors
     /// What is in the way, without paths of this host.
     pub async fn ready(&self) -> Result<()> {
-        self.can_store().await?;
+        self.ready_to_answer().await?;
+        self.settled()?;
         if self.any_online().await? {
             return Ok(());
         }
@@ -30,7 +31,8 @@ impl Service {
     /// # Errors
     /// What is in the way, without paths of this host.
     pub async fn ready_to_work(&self) -> Result<()> {
-        self.can_store().await?;
+        self.ready_to_answer().await?;
+        self.settled()?;
         let devices = self.local_devices();
         if devices.iter().any(|device| device.trouble.is_none()) {
             return Ok(());
@@ -40,10 +42,18 @@ impl Service {
         Err(ServiceError::Unavailable { message })
     }
 
-    async fn can_store(&self) -> Result<()> {
+    /// Whether requests can be answered, whatever the devices: the disks of the data have room, database and blobs can be written.
+    ///
+    /// # Errors
+    /// What is in the way, without paths of this host.
+    pub async fn ready_to_answer(&self) -> Result<()> {
         let room = self.inner.room.clone();
         tokio::task::spawn_blocking(move || room.check()).await??;
-        self.writable().await?;
+        self.writable().await
+    }
+
+    /// Fails while a device is still being opened.
+    fn settled(&self) -> Result<()> {
         match self.still_opening() {
             Some(message) => Err(ServiceError::Unavailable { message }),
             None => Ok(()),
@@ -85,6 +95,10 @@ fn unwritable(what: &str, error: impl Into<ServiceError>) -> ServiceError {
         ServiceError::Internal(cause) => {
             let message = discreet(&format!("{what} cannot be written: {cause}"));
             ServiceError::Unavailable { message }
+        }
+        // It was moved to another database.
+        ServiceError::Conflict { message } => {
+            ServiceError::Unavailable { message: format!("{what} cannot be written: {message}") }
         }
         known => known,
     }

@@ -3,11 +3,12 @@
 use super::error::{Lack, Result, ServiceError};
 use crate::environment::disk;
 use crate::sparse::read::Shortage;
+use crate::store::blobs::STAGING;
 use crate::store::{Blobs, RoomTaken, Store};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
@@ -35,8 +36,62 @@ pub(super) struct Room {
     limits: StoredLimits,
     /// The blobs, which may be where several servers put theirs, and the store that then has one count for all.
     shared: Option<(Arc<dyn Store>, Arc<dyn Blobs>)>,
+    counted: Mutex<Counted>,
+}
+
+/// What one process alone stores in its folder.
+#[derive(Default)]
+struct Counted {
     /// Until when the count of the folder is used, and what it is.
-    counted: Mutex<Option<(Instant, u64)>>,
+    known: Option<(Instant, u64)>,
+    /// Bytes that were taken for what has no place yet, and which a count of the folder does not find.
+    under_way: u64,
+}
+
+/// Room that was taken for what has no place yet: kept until it has, or never will.
+#[must_use]
+pub(super) struct Reserved {
+    room: Arc<Room>,
+    bytes: u64,
+    /// Its name in the store, where servers count together.
+    shared: Option<(Arc<dyn Store>, String)>,
+}
+
+impl Reserved {
+    /// It is not stored after all.
+    pub(super) async fn give(mut self) {
+        match self.shared.take() {
+            // It would be counted until all of them are.
+            Some((store, id)) => {
+                if let Err(error) = store.give_bytes(&id, self.bytes).await {
+                    tracing::warn!(%error, bytes = self.bytes, "room that was taken was not given back");
+                }
+            }
+            None => {
+                if let Some((_, stored)) = &mut self.room.counted().known {
+                    *stored = stored.saturating_sub(self.bytes);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let Some((store, id)) = self.shared.take() else {
+            let mut counted = self.room.counted();
+            counted.under_way = counted.under_way.saturating_sub(self.bytes);
+            return;
+        };
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                // It is counted twice until this is done, or a day long.
+                if let Err(error) = store.settle_bytes(&id).await {
+                    tracing::warn!(%error, "what is stored still counts as under way");
+                }
+            });
+        }
+    }
 }
 
 impl fmt::Debug for Room {
@@ -73,27 +128,14 @@ impl Room {
         Err(ServiceError::Shortage { message, shortage, lack: Lack::Full })
     }
 
-    /// What was taken is not stored after all.
-    pub(super) async fn give(&self, bytes: u64) {
-        if self.limits.most > 0
-            && let Some((store, blobs)) = &self.shared
-            && blobs.are_shared()
-        {
-            // It would be counted until all of them are.
-            if let Err(error) = store.give_bytes(bytes).await {
-                tracing::warn!(%error, bytes, "room that was taken was not given back");
-            }
-            return;
-        }
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, stored)) = counted.as_mut() {
-            *stored = stored.saturating_sub(bytes);
-        }
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses what there is no room for, before any of it is written. Blocks on the file system.
-    pub(super) fn take(&self, bytes: u64) -> Result<()> {
-        let Some(folder) = &self.limits.folder else { return Ok(()) };
+    /// Takes room for what is to be stored, or refuses it, before any of it is written. Blocks on the file system.
+    pub(super) fn take(self: &Arc<Self>, bytes: u64) -> Result<Reserved> {
+        let reserved = |bytes, shared| Ok(Reserved { room: Arc::clone(self), bytes, shared });
+        let Some(folder) = &self.limits.folder else { return reserved(0, None) };
         let least = self.limits.least_free;
         if let Some(free) = disk::free(folder).filter(|free| free.saturating_sub(bytes) < least) {
             let message = format!(
@@ -105,34 +147,39 @@ impl Room {
         }
         let most = self.limits.most;
         if most == 0 {
-            return Ok(());
+            return reserved(0, None);
         }
         if let (Some((store, blobs)), Ok(runtime)) = (&self.shared, Handle::try_current())
             && blobs.are_shared()
         {
-            let stored = runtime.block_on(take_shared(&**store, &**blobs, bytes, most))?;
-            return stored.map_or(Ok(()), |stored| Err(too_much(bytes, stored, most)));
+            let id = uuid::Uuid::now_v7().to_string();
+            return match runtime.block_on(take_shared(&**store, &**blobs, (&id, bytes), most))? {
+                None => reserved(bytes, Some((Arc::clone(store), id))),
+                Some(stored) => Err(too_much(bytes, stored, most)),
+            };
         }
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted();
         let now = Instant::now();
-        let known = counted.filter(|(until, _)| now < *until);
+        let known = counted.known.filter(|(until, _)| now < *until);
         let (until, stored) = match known {
             Some(known) => known,
             None => {
                 let stored = count(folder);
                 let stored =
                     stored.map_err(|error| ServiceError::of_io("the stored blobs", error))?;
-                (now + COUNT_AGE, stored)
+                (now + COUNT_AGE, stored.saturating_add(counted.under_way))
             }
         };
         let need = stored.saturating_add(bytes);
         if need > most {
             // Room may be made at any time, so the next request counts again.
-            *counted = None;
+            counted.known = None;
             return Err(too_much(bytes, stored, most));
         }
-        *counted = Some((until, need));
-        Ok(())
+        counted.known = Some((until, need));
+        counted.under_way = counted.under_way.saturating_add(bytes);
+        drop(counted);
+        reserved(bytes, None)
     }
 }
 
@@ -149,22 +196,23 @@ fn too_much(bytes: u64, stored: u64, most: u64) -> ServiceError {
 async fn take_shared(
     store: &dyn Store,
     blobs: &dyn Blobs,
-    bytes: u64,
+    (id, bytes): (&str, u64),
     most: u64,
 ) -> Result<Option<u64>> {
-    if store.take_bytes(bytes, most, BUCKET_COUNT_AGE).await? == RoomTaken::Yes {
+    if store.take_bytes(id, bytes, most, BUCKET_COUNT_AGE).await? == RoomTaken::Yes {
         return Ok(None);
     }
     // Another server may have counted just now, or there was room all the time.
-    match store.take_bytes(bytes, most, FULL_COUNT_AGE).await? {
+    match store.take_bytes(id, bytes, most, FULL_COUNT_AGE).await? {
         RoomTaken::Yes => return Ok(None),
         RoomTaken::Full(stored) => return Ok(Some(stored)),
         RoomTaken::Uncounted => {}
     }
     let before = store.taken_bytes().await?;
-    let Some(found) = blobs.stored_bytes().await? else { return Ok(None) };
+    let found = blobs.stored_bytes().await?;
+    let found = found.ok_or_else(|| ServiceError::internal("shared blobs that are not counted"))?;
     store.bytes_counted(found, before).await?;
-    Ok(match store.take_bytes(bytes, most, BUCKET_COUNT_AGE).await? {
+    Ok(match store.take_bytes(id, bytes, most, BUCKET_COUNT_AGE).await? {
         RoomTaken::Yes => None,
         RoomTaken::Full(stored) => Some(stored),
         // Clocks were set meanwhile.
@@ -172,7 +220,7 @@ async fn take_shared(
     })
 }
 
-/// Bytes of all files in a folder and those below. What disappears meanwhile is not counted.
+/// Bytes of all files in a folder and those below, but for those without a place yet. What disappears meanwhile is not counted.
 fn count(folder: &Path) -> io::Result<u64> {
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let entries = match std::fs::read_dir(folder) {
@@ -182,6 +230,9 @@ fn count(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in entries {
         let entry = entry?;
+        if entry.file_name() == STAGING {
+            continue;
+        }
         bytes += match entry.metadata() {
             Ok(facts) if facts.is_dir() => count(&entry.path())?,
             Ok(facts) => facts.len(),
@@ -196,9 +247,9 @@ fn count(folder: &Path) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn refused(room: &Room, bytes: u64) -> Option<Shortage> {
+    fn refused(room: &Arc<Room>, bytes: u64) -> Option<Shortage> {
         match room.take(bytes) {
-            Ok(()) => None,
+            Ok(_reserved) => None,
             Err(ServiceError::Shortage { shortage, lack: Lack::Full, .. }) => Some(shortage),
             Err(other) => panic!("{other:?}"),
         }
@@ -214,7 +265,7 @@ mod tests {
             most: 100,
             ..Default::default()
         };
-        let room = Room::new(limits.clone(), None);
+        let room = Arc::new(Room::new(limits.clone(), None));
         assert_eq!(refused(&room, 30), None);
         let shortage = refused(&room, 30).unwrap();
         assert_eq!((shortage.need, shortage.limit), (120, 100));
@@ -222,7 +273,43 @@ mod tests {
         assert_eq!(refused(&room, 40), None);
         std::fs::remove_file(folder.path().join("ab/cd")).unwrap();
         assert!(refused(&room, 100).is_some() && refused(&room, 100).is_none());
-        assert_eq!(refused(&Room::new(StoredLimits { most: 0, ..limits }, None), 1000), None);
+        let boundless = Arc::new(Room::new(StoredLimits { most: 0, ..limits }, None));
+        assert_eq!(refused(&boundless, 1000), None);
+    }
+
+    /// An upload takes its room, and what it has written so far is no part of a count of what is stored.
+    #[test]
+    fn what_is_under_way_counts_however_often_the_folder_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let staging = folder.path().join(STAGING);
+        std::fs::create_dir(&staging).unwrap();
+        let limits = StoredLimits {
+            folder: Some(folder.path().to_owned()),
+            most: 100,
+            ..Default::default()
+        };
+        let room = Arc::new(Room::new(limits, None));
+        let first = room.take(60).unwrap();
+        std::fs::write(staging.join("blob-1"), [0; 30]).unwrap();
+        // Who is refused has the folder counted anew.
+        for _ in 0..3 {
+            assert_eq!(refused(&room, 50).unwrap().need, 110);
+        }
+        let second = room.take(40).unwrap();
+        // Stored, and counted as what is stored.
+        std::fs::rename(staging.join("blob-1"), folder.path().join("ab")).unwrap();
+        drop(first);
+        // By the last count, of which it took 60.
+        assert_eq!(refused(&room, 40).unwrap().need, 140);
+        for _ in 0..2 {
+            assert_eq!(refused(&room, 40).unwrap().need, 110);
+        }
+        // Given up.
+        drop(second);
+        for _ in 0..2 {
+            assert_eq!(refused(&room, 90).unwrap().need, 120);
+        }
+        assert_eq!(refused(&room, 70), None);
     }
 
     #[test]
@@ -233,10 +320,11 @@ mod tests {
             least_free,
             ..StoredLimits::default()
         };
-        let room = |least_free| Room::new(limits(least_free), None);
+        let room = |least_free| Arc::new(Room::new(limits(least_free), None));
         assert_eq!(refused(&room(0), 1), None);
         assert_eq!(refused(&room(u64::MAX), 1).unwrap().place, "disk");
-        assert_eq!(refused(&Room::new(StoredLimits::default(), None), u64::MAX), None);
+        let nowhere = Arc::new(Room::new(StoredLimits::default(), None));
+        assert_eq!(refused(&nowhere, u64::MAX), None);
         assert!(room(0).check().is_ok() && room(u64::MAX).check().is_err());
         // The database may be on another disk than the blobs.
         let limits =

@@ -2,8 +2,9 @@
 
 use super::ingest::UPLOAD_PREFIX;
 use super::retention::Gone;
+use super::settings::ServiceSettings;
 use super::{Result, Service, ServiceError, webhooks};
-use crate::domain::Timestamp;
+use crate::domain::{Digest, Timestamp};
 use crate::store::blobs::sweep;
 use crate::store::{Pruned, Retention};
 use std::time::Duration;
@@ -61,9 +62,18 @@ impl Service {
         };
         // In a large store it takes minutes, in which tokens are revoked and devices are to be seen.
         let removing = async {
+            let rules = self.rules_of_upkeep();
+            // The next one is due a period later; clocks differ a little.
+            let within = settings.upkeep * 3 / 4;
             while stop.run_until_cancelled(prune.tick()).await.is_some() {
-                told("pruning", self.remove_old().await.map(drop));
-                told("renewal of plans", self.renew_outdated().await.map(drop));
+                match self.store.take_round(&rules, within).await {
+                    Ok(true) => {
+                        told("pruning", self.remove_old().await.map(drop));
+                        told("renewal of plans", self.renew_outdated().await.map(drop));
+                    }
+                    Ok(false) => told("temporary files", self.remove_own().await.map(drop)),
+                    Err(error) => told("a round of upkeep", Err(error.into())),
+                }
             }
         };
         tokio::join!(looking, removing);
@@ -94,17 +104,11 @@ impl Service {
             bundles: before(keep.bundles),
             deliveries: before(webhooks::WITHIN),
         };
-        let uploads = self.inner.settings.temp_dir.clone();
-        let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
-        let files = async {
-            let uploads = tokio::task::spawn_blocking(uploads).await?;
-            Ok(uploads + self.inner.blobs.sweep_staged(keep.temp_files).await?)
-        };
         let mut round = Round::default();
         // One after the other, and each by itself: a bucket that is out of reach must not keep the audit log from being trimmed.
         let rows = round.done("rows", self.store.prune(&retention).await.map_err(Into::into));
         let retained = round.done("retention", self.retain().await);
-        let files = round.done("staged files", files.await);
+        let files = round.done("staged files", self.remove_own().await);
         let swept = round.done("blobs", self.sweep_blobs(keep.blobs).await);
         let removed = Removed {
             rows,
@@ -118,11 +122,26 @@ impl Service {
                 self.store.forget_tokens(before(keep.audit)).await.map_err(Into::into),
             ),
         };
-        self.inner.built.expire();
         if removed != Removed::default() {
             tracing::info!(?removed, "removed old data");
         }
         round.failed.map_or(Ok(removed), Err)
+    }
+
+    /// What each process removes of its own: temporary files, whose number it returns, and what it has in memory.
+    async fn remove_own(&self) -> Result<u64> {
+        self.inner.built.expire();
+        let (age, uploads) =
+            (self.inner.settings.keep.temp_files, self.inner.settings.temp_dir.clone());
+        let uploads = move || sweep(&uploads, UPLOAD_PREFIX, age);
+        let uploads = tokio::task::spawn_blocking(uploads).await?;
+        Ok(uploads + self.inner.blobs.sweep_staged(age).await?)
+    }
+
+    /// Names the rules by which old data is removed: one process of all that have the same does it for all of them.
+    fn rules_of_upkeep(&self) -> String {
+        let ServiceSettings { keep, retention, drift, upkeep, .. } = &self.inner.settings;
+        Digest::of(format!("{upkeep:?} {keep:?} {retention:?} {drift:?}").as_bytes()).to_string()
     }
 
     /// The numbers of blobs that went to the trash and from there; none if another process is at it, since what one brings to the trash the other

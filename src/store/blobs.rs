@@ -7,7 +7,7 @@ mod s3;
 mod sweep;
 
 pub use checking::NameOf;
-pub use local::LocalBlobs;
+pub use local::{LocalBlobs, STAGING};
 pub use place::BlobPlace;
 pub use s3::{BucketSettings, S3Blobs, Secret};
 pub(crate) use sweep::sweep;

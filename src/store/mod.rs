@@ -37,7 +37,7 @@ pub use queue::{
 };
 pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retaining, Weigh};
 pub use sql::{PostgresOptions, SqlStore, SqliteOptions, Synchronous};
-pub use stored::{RoomTaken, Stored};
+pub use stored::{RoomTaken, Stored, Taken};
 pub use tallies::{PlanFigures, PlanTally};
 pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
@@ -54,6 +54,7 @@ use crate::domain::{
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A request for one page of a list, newest first. `after` is the opaque cursor that the previous page returned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -375,6 +376,9 @@ pub trait Upkeep: Send + Sync {
     /// each scope that were never active (models that were active are kept permanently) and all but the newest 100 ended
     /// trainings of each scope.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
+    /// Whether this process is to do a round of upkeep by these rules: no process has begun one within this time, by the store's clock.
+    /// Whoever is told so has the round, and if it dies the next one is done all the same.
+    async fn take_round(&self, rules: &str, within: Duration) -> Result<bool>;
     /// Held by the one process of all that sweeps the blobs: `None` if another does.
     async fn sweeping(&self) -> Result<Option<Guard>>;
     /// The blobs that matrices, plans and bundles refer to.

@@ -48,6 +48,12 @@ pub enum OpenError {
          it one that is used again"
     )]
     Moved { store: StorePlace, to: String },
+    /// Its copying was interrupted, or goes on.
+    #[error(
+        "the store {store} is not complete: `sparsetune migrate` is copying it there, or was until it was interrupted. Wait for its end, or do \
+         it again; the store that is copied goes on until then"
+    )]
+    Arriving { store: StorePlace },
     /// The blobs say that they belong to another database, or do not say and the database names none of them.
     #[error(
         "the database {store} and the blobs {blobs} are not of one store: set data.store and data.blobs to what belongs together. If the \
@@ -122,12 +128,14 @@ pub async fn open_with(
     }
     let store = place.open(how.store).await.map_err(of_store)?;
     // A folder that cannot be written would otherwise look like a device that cannot be registered.
-    store.check_writable().await.map_err(|source| match source {
-        StoreError::Busy(_) => of_store(source),
-        _ => match place.file() {
+    store.check_writable().await.or_else(|source| match source {
+        // It was moved, which is told below.
+        StoreError::InUse(_) => Ok(()),
+        StoreError::Busy(_) => Err(of_store(source)),
+        _ => Err(match place.file() {
             Some(file) => OpenError::ReadOnly { path: file.to_owned(), source: source.into() },
             None => OpenError::ReadOnlyServer { place: place.clone(), source },
-        },
+        }),
     })?;
     let unwritable = |source: BlobError| {
         let path = there.folder().to_owned();
@@ -139,6 +147,10 @@ pub async fn open_with(
     {
         store.close().await;
         return Err(OpenError::Moved { store: place, to });
+    }
+    if !how.adopt && store.is_arriving().await.map_err(of_store)? {
+        store.close().await;
+        return Err(OpenError::Arriving { store: place });
     }
     let id = store.id().await.map_err(of_store)?;
     let owner = blobs.owner().await.map_err(of_blobs)?;

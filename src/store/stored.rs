@@ -15,14 +15,33 @@ pub enum RoomTaken {
     Uncounted,
 }
 
+/// What was taken at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Whatever was counted since.
+    pub so_far: i64,
+    /// What has no place yet.
+    pub under_way: i64,
+}
+
 #[async_trait]
 pub trait Stored: Send + Sync {
-    /// Takes room for so many bytes, if `most` bytes are stored with them and all were counted within this time.
-    async fn take_bytes(&self, bytes: u64, most: u64, within: Duration) -> Result<RoomTaken>;
-    /// What was taken is not stored after all.
-    async fn give_bytes(&self, bytes: u64) -> Result<()>;
-    /// What all servers have taken so far, whatever was counted since: for [`Self::bytes_counted`].
-    async fn taken_bytes(&self) -> Result<i64>;
-    /// All were looked at since [`Self::taken_bytes`] was `before`, and had so many bytes; what was taken meanwhile is added.
-    async fn bytes_counted(&self, found: u64, before: i64) -> Result<()>;
+    /// Takes room for so many bytes, if `most` bytes are stored with them and all were counted within this time. They are under way by
+    /// this id until they are stored ([`Self::settle_bytes`]) or given back, or for a day.
+    async fn take_bytes(
+        &self,
+        id: &str,
+        bytes: u64,
+        most: u64,
+        within: Duration,
+    ) -> Result<RoomTaken>;
+    /// What was taken by this id is stored, or what there was of it is gone.
+    async fn settle_bytes(&self, id: &str) -> Result<()>;
+    /// What was taken by this id is not stored after all.
+    async fn give_bytes(&self, id: &str, bytes: u64) -> Result<()>;
+    /// What all servers have taken so far, and what of that is under way: for [`Self::bytes_counted`].
+    async fn taken_bytes(&self) -> Result<Taken>;
+    /// All were looked at since [`Self::taken_bytes`] was `before`, and had so many bytes; what was under way then or was taken meanwhile
+    /// may or may not have been seen, and is added.
+    async fn bytes_counted(&self, found: u64, before: Taken) -> Result<()>;
 }

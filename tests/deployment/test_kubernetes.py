@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import tomllib
+import urllib.parse
 
 import kubernetes_validate
 import pytest
@@ -49,7 +50,12 @@ def test_probes_and_ports_are_those_of_the_program(root):
     paths = yaml.safe_load((root / "openapi.yaml").read_text())["paths"]
     container = dict(pods())["sparsetune-server"]["spec"]["template"]["spec"]["containers"][0]
     asked = [container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
-    assert [one["path"] for one in asked] == ["/healthz", "/healthz", "/readyz"] and all(one["path"] in paths for one in asked)
+    assert [one["path"] for one in asked] == ["/healthz", "/healthz", "/readyz?for=requests"]
+    for one in asked:
+        path, _, query = one["path"].partition("?")
+        known = {it["name"]: it["schema"]["enum"] for it in paths[path]["get"].get("parameters", [])}
+        # Traffic must not depend on workers, whose nodes may be scaled to nothing.
+        assert all(value in known[name] for name, value in urllib.parse.parse_qsl(query))
     assert {one["port"] for one in asked} == {port["name"] for port in container["ports"]} == {"http"}
     assert container["args"][container["args"].index("--listen") + 1].endswith(f":{container['ports'][0]['containerPort']}")
 

@@ -13,7 +13,12 @@ use tokio::net::TcpStream;
 async fn health_and_index() {
     let app = TestApp::new().await;
     assert_eq!(app.json("/healthz").await["status"], "ok");
-    assert_eq!(app.json("/readyz").await["status"], "ready");
+    for path in ["/readyz", "/readyz?for=all", "/readyz?for=requests"] {
+        assert_eq!(app.json(path).await["status"], "ready");
+    }
+    for path in ["/readyz?for=nobody", "/readyz?of=all"] {
+        problem(app.get(path).await, 400, "invalid-parameter").await;
+    }
     let index = app.json("/").await;
     assert_eq!(index["name"], "sparsetune");
     let spec = app.get("/openapi.yaml").await;

@@ -55,6 +55,8 @@ async fn jobs_are_for_devices_that_are_online() {
 async fn devices_tell_how_they_are() {
     let world = World::with(|settings| settings.heartbeat = Duration::from_millis(30)).await;
     assert!(matches!(world.service.ready().await, Err(ServiceError::Unavailable { .. })));
+    // Lookups need no device.
+    world.service.ready_to_answer().await.unwrap();
     world.service.register(device()).await.unwrap();
     world.service.ready().await.unwrap();
     let elsewhere = world.elsewhere("there").await;

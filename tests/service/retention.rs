@@ -4,8 +4,10 @@ use crate::world::*;
 use sparsetune::domain::plan::Launch;
 use sparsetune::domain::*;
 use sparsetune::service::checkup::{Remedy, checkup};
-use sparsetune::service::{Going, Gone, NewToken, Pin, Rule, Rules, ServiceError};
-use sparsetune::store::{Finish, LocalBlobs, Matrices as _, SqliteStore};
+use sparsetune::service::{
+    Going, Gone, NewToken, Pin, Rule, Rules, Service, ServiceError, ServiceSettings,
+};
+use sparsetune::store::{Finish, LocalBlobs, Matrices as _, PageRequest, SqliteStore};
 use sqlx::Connection as _;
 use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
@@ -266,4 +268,35 @@ async fn others_are_heard_while_old_data_is_removed() {
     tokio::time::timeout(Duration::from_secs(5), heard).await.unwrap();
     stop.cancel();
     upkeep.abort();
+}
+
+/// A round is one process's, of all with the same rules; what is its own each removes.
+#[tokio::test]
+async fn one_process_removes_old_data_for_those_with_its_rules() {
+    let world = World::with(|settings| {
+        settings.retention = Rules { matrices: count(0), ..Rules::default() };
+        settings.upkeep = Duration::from_secs(3600);
+    })
+    .await;
+    let stop = CancellationToken::new();
+    let removes = async |service: Service, goes: bool| {
+        let orphan = world.uploads().join("sparsetune-upload-a");
+        let file = std::fs::File::create(&orphan).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(7 * 3600)).unwrap();
+        world.upload(&tridiagonal(5)).await;
+        let upkeep = tokio::spawn(service.clone().upkeep(stop.clone()));
+        let left = async || service.matrices(&PageRequest::ALL).await.unwrap().items.len();
+        let done = async {
+            while orphan.exists() || goes && left().await > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), done).await.unwrap();
+        upkeep.abort();
+        assert_eq!(left().await, usize::from(!goes));
+    };
+    removes(world.service.clone(), true).await;
+    removes(world.elsewhere("with the same").await, false).await;
+    let others = |settings: &mut ServiceSettings| settings.upkeep = Duration::from_secs(1800);
+    removes(world.elsewhere_with("with others", others).await, true).await;
 }

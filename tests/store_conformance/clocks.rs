@@ -66,13 +66,13 @@ pub async fn deliveries_are_due_by_the_servers_clock(harness: &Harness) {
     }
 }
 
-/// Whoever forgets devices waits for the revision before it locks their rows, since heartbeats lock the one and then the other.
+/// Whoever forgets devices locks their rows before it waits for the revision, as heartbeats do: else each would wait for the other.
 pub async fn devices_are_forgotten_beside_a_heartbeat(harness: &Harness) {
     let Harness::Postgres { database, .. } = harness else { panic!("there is no server") };
     let store = harness.open().await;
     store.put_device("w", &device(), &Serving::default()).await.unwrap();
     let mut heartbeat = PgConnection::connect(&harness.url().0).await.unwrap();
-    let begin = "BEGIN; SET LOCAL lock_timeout = '5s'; UPDATE revision SET value = value + 1";
+    let begin = "BEGIN; SET LOCAL lock_timeout = '5s'; UPDATE devices SET seen_at = seen_at + 1 WHERE owner = 'w'";
     heartbeat.execute(sqlx::raw_sql(begin)).await.unwrap();
     let forgets = {
         let store = store.clone();
@@ -81,12 +81,11 @@ pub async fn devices_are_forgotten_beside_a_heartbeat(harness: &Harness) {
     let begun = Instant::now();
     let waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     while postgres::shared().execute(database, waiting.to_owned()).await == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it did not wait for the revision");
+        assert!(begun.elapsed() < Duration::from_secs(20), "it did not wait for the row");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let seen =
-        heartbeat.execute("UPDATE devices SET seen_at = seen_at + 1 WHERE owner = 'w'").await;
-    assert_eq!(seen.expect("the row is free").rows_affected(), 1);
+    let revised = heartbeat.execute("UPDATE revision SET value = value + 1").await;
+    assert_eq!(revised.expect("the revision is free").rows_affected(), 1);
     heartbeat.execute("COMMIT").await.unwrap();
     forgets.await.unwrap().unwrap();
     assert!(store.devices().await.unwrap().is_empty());

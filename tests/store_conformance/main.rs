@@ -31,6 +31,8 @@ mod stored;
 mod throughput;
 mod tls;
 mod trainings;
+#[path = "../fixture/vanishing.rs"]
+mod vanishing;
 mod words;
 
 use sparsetune::store::{PostgresOptions, SqlStore, SqliteStore, Store};
@@ -243,7 +245,10 @@ conform! {
     namespaces::webhooks_hear_of_their_own,
     namespaces::the_service_weighs_all_of_them,
     outages::one_sweeps_at_a_time,
+    outages::a_round_of_upkeep_is_one_processes,
+    outages::much_that_is_old_goes_in_batches,
     stored::bytes_are_counted_together,
+    stored::what_is_under_way_outlives_a_count,
     stored::of_many_who_take_the_last_room_few_get_it,
     retaining::what_is_kept_is_weighed,
     retaining::what_is_pinned_is_not_removed,
@@ -290,6 +295,9 @@ on!(
     outages::what_is_published_under_a_lost_lock_is_refused,
     outages::a_webhook_may_go_while_a_job_ends,
     outages::what_an_owner_holds_is_given_back,
+    outages::a_host_that_vanishes_is_not_waited_for,
+    outages::a_lease_that_ended_while_the_server_was_away_is_not_taken_at_once,
+    outages::a_failed_transaction_is_not_taken_for_a_commit,
     server::many_workers_take_each_job_once,
     server::no_error_names_the_password
 );

@@ -1,7 +1,9 @@
 //! Connections that are short, lost, or of no use any more, and rows that go while others refer to them.
 
+use crate::vanishing::Vanishing;
 use crate::words::*;
 use crate::{Harness, postgres};
+use futures_util::future::join_all;
 use sparsetune::domain::webhook::{Webhook, WebhookId};
 use sparsetune::domain::{Digest, JobState, Timestamp};
 use sparsetune::store::{
@@ -205,4 +207,139 @@ pub async fn one_sweeps_at_a_time(harness: &Harness) {
         assert!(begun.elapsed() < Duration::from_secs(10), "it was given back");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Reads, writes, and what waits for its turn end in time, and none of their connections is used again once another host has the address.
+pub async fn a_host_that_vanishes_is_not_waited_for(harness: &Harness) {
+    let Harness::Postgres { database, .. } = harness else { panic!("there is no server") };
+    let proxy = Vanishing::before(postgres::shared());
+    let options = PostgresOptions {
+        connections: 4,
+        read_connections: 3,
+        statement_timeout: Duration::from_millis(500),
+        lock_timeout: Duration::from_secs(2),
+        ..PostgresOptions::default()
+    };
+    let store = Arc::new(SqlStore::connect(&proxy.url(database), options).await.unwrap());
+    let (matrix, job) = queued(&*store).await;
+    let held = claim(&*store, "w", LEASE).await.unwrap();
+    // All connections are there, and were used a moment ago.
+    let used = (0..8).map(|_| async { store.work(&job.id).await.unwrap() });
+    join_all(used).await;
+    proxy.vanish();
+    let begun = Instant::now();
+    let calls = (0..6u8).map(|at| {
+        let (store, matrix, held, job) = (&store, &matrix, &held, &job);
+        async move {
+            match at % 3 {
+                0 => store.work(&job.id).await.map(drop),
+                1 => store.submit(&new_job(matrix, &at.to_string(), i64::from(at))).await.map(drop),
+                _ => store.renew(&held.fence, LEASE).await.map(drop),
+            }
+        }
+    });
+    for call in join_all(calls).await {
+        assert!(matches!(call, Err(StoreError::Busy(_))), "{call:?}");
+    }
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(25), "{waited:?}");
+    proxy.come_back();
+    let begun = Instant::now();
+    for at in 10..30 {
+        let again = store.submit(&new_job(&matrix, &at.to_string(), at)).await;
+        again
+            .unwrap_or_else(|error| panic!("submission {at} after {:?}: {error}", begun.elapsed()));
+        store.work(&job.id).await.unwrap().unwrap();
+    }
+    store.renew(&held.fence, LEASE).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+/// All leases end together then, and each worker is given the time to take its job back.
+pub async fn a_lease_that_ended_while_the_server_was_away_is_not_taken_at_once(harness: &Harness) {
+    let Harness::Postgres { database, .. } = harness else { panic!("there is no server") };
+    let proxy = Vanishing::before(postgres::shared());
+    let options = PostgresOptions {
+        statement_timeout: Duration::from_millis(500),
+        lock_timeout: Duration::from_millis(500),
+        ..PostgresOptions::default()
+    };
+    let lease = 3_000;
+    let (witness, thief) =
+        (harness.open().await, SqlStore::connect(&proxy.url(database), options).await.unwrap());
+    let (_, job) = queued(&*witness).await;
+    let held = claim(&*witness, "w", lease).await.unwrap();
+    proxy.vanish();
+    let silent = thief.claim(&of_cpu(), "thief", lease, 1).await;
+    assert!(matches!(silent, Err(StoreError::Busy(_))), "{silent:?}");
+    harness.spoil("UPDATE jobs SET lease_until = 0").await;
+    proxy.come_back();
+    // Nor is it given up, although it has had its attempts.
+    assert!(thief.claim(&of_cpu(), "thief", lease, 1).await.unwrap().is_none());
+    assert_eq!(witness.job(&job.id).await.unwrap().unwrap().state, JobState::Running);
+    assert_eq!(witness.release_all("w").await.unwrap(), 1);
+    let back = thief.claim(&of_cpu(), "thief", lease, 1).await.unwrap().unwrap();
+    assert_eq!(back.work.attempts(), 1, "what the server was the cause of is no attempt");
+    assert!(matches!(witness.renew(&held.fence, lease).await, Err(StoreError::Fenced(_))));
+    // Who does not come back loses it.
+    harness.spoil("UPDATE jobs SET lease_until = 0").await;
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
+    let next = thief.claim(&of_cpu(), "next", lease, 5).await.unwrap().unwrap();
+    assert_eq!(next.work.attempts(), 2);
+}
+
+/// The server answers a COMMIT of such a one with a ROLLBACK, and no error.
+pub async fn a_failed_transaction_is_not_taken_for_a_commit(harness: &Harness) {
+    let store = harness.open().await;
+    let (_, _) = queued(&*store).await;
+    let held = claim(&*store, "w", LEASE).await.unwrap();
+    // Its end fails within its transaction.
+    let mut other = raw(harness).await;
+    run(&mut other, "ALTER TABLE jobs ADD CONSTRAINT no_end CHECK (state <> 'failed')").await;
+    let finish = ended(&held.job, JobState::Failed, None);
+    let failed = store.finish(&held.fence, &finish).await;
+    assert!(matches!(failed, Err(StoreError::Misuse(_))), "{failed:?}");
+    assert_eq!(store.job(&held.job.id).await.unwrap().unwrap().state, JobState::Running);
+    run(&mut other, "ALTER TABLE jobs DROP CONSTRAINT no_end").await;
+    store.finish(&held.fence, &finish).await.unwrap();
+}
+
+pub async fn a_round_of_upkeep_is_one_processes(harness: &Harness) {
+    let stores = [harness.open().await, harness.open().await];
+    let minute = Duration::from_secs(60);
+    let asked = (0..8).map(|at| stores[at % 2].take_round("rules", minute));
+    let taken = join_all(asked).await;
+    let taken = taken.into_iter().filter(|taken| *taken.as_ref().unwrap()).count();
+    assert_eq!(taken, 1);
+    // Those with other rules have a round of their own.
+    assert!(stores[1].take_round("others", minute).await.unwrap());
+    // By the store's clock, which may have been set back.
+    harness.spoil("UPDATE rounds SET begun_at = begun_at - 60000").await;
+    assert!(stores[1].take_round("rules", minute).await.unwrap());
+    assert!(!stores[0].take_round("rules", minute).await.unwrap());
+    harness.spoil("UPDATE rounds SET begun_at = begun_at + 3600000").await;
+    assert!(stores[0].take_round("rules", minute).await.unwrap());
+}
+
+/// More than one statement removes.
+pub async fn much_that_is_old_goes_in_batches(harness: &Harness) {
+    let store = harness.open().await;
+    queued(&*store).await;
+    harness
+        .spoil(
+            "INSERT INTO idempotency_keys (key, request, job, created_at)
+             SELECT 'key' || i, x'0000000000000000000000000000000000000000000000000000000000000000', (SELECT id FROM jobs), i
+             FROM (WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) SELECT i FROM n) n",
+        )
+        .await;
+    let retention = sparsetune::store::Retention {
+        idempotency_keys: Timestamp(4_500),
+        events: Timestamp(0),
+        devices: Timestamp(0),
+        predicted: Timestamp(0),
+        bundles: Timestamp(0),
+        deliveries: Timestamp(0),
+    };
+    assert_eq!(store.prune(&retention).await.unwrap().idempotency_keys, 4_500);
+    assert_eq!(store.prune(&retention).await.unwrap().idempotency_keys, 0);
 }

@@ -222,6 +222,9 @@ pub async fn a_store_is_moved_and_moved_back(harness: &Harness) {
         first.submit(&new_job(&matrix, &at.to_string(), at)).await.unwrap();
     }
     let (url, options) = harness.url();
+    // Shorter than a table takes: what is read from a server must not end while the other is written.
+    let idle_timeout = Duration::from_millis(400);
+    let options = PostgresOptions { idle_timeout, ..options };
     let server = SqlStore::connect(&url, options).await.unwrap();
     // Not while somebody is at work.
     let busy = claim(&first, "w", LEASE).await.unwrap();
@@ -234,6 +237,8 @@ pub async fn a_store_is_moved_and_moved_back(harness: &Harness) {
         tokio::spawn(async move { first.move_to(&server, "there", stop_at(6)).await })
     };
     assert!(interrupted.await.unwrap_err().is_panic());
+    // Not a store yet, and the other one still is.
+    assert!(server.is_arriving().await.unwrap() && first.moved_to().await.unwrap().is_none());
     // Nor does anybody write meanwhile.
     let forgotten = {
         let options =
@@ -250,10 +255,29 @@ pub async fn a_store_is_moved_and_moved_back(harness: &Harness) {
         }
     };
     let moved = first.move_to(&server, "there", writes).await.unwrap();
+    assert!(!server.is_arriving().await.unwrap());
+    // Who has had it open all the time writes to it no more, nor is it moved elsewhere.
+    for store in [&first, &forgotten] {
+        let late = store.submit(&new_job(&matrix, "late", 1)).await;
+        assert!(matches!(late, Err(StoreError::InUse(_))), "{late:?}");
+        assert!(matches!(store.check_writable().await, Err(StoreError::InUse(_))));
+        assert!(store.plan(&plan.id).await.unwrap().is_some(), "reads are answered");
+    }
+    let elsewhere = SqlStore::open(&file("elsewhere")).await.unwrap();
+    for to in [&server, &elsewhere] {
+        let again = first.move_to(to, "elsewhere", |_| ()).await;
+        assert!(matches!(again, Err(StoreError::InUse(_))), "{again:?}");
+    }
     assert!(moved.iter().any(|one| one.table == "jobs" && one.rows == 701), "{moved:?}");
     assert_eq!(server.id().await.unwrap(), first.id().await.unwrap());
     let back = SqlStore::open(&file("back")).await.unwrap();
-    assert_eq!(server.move_to(&back, "back", |_| ()).await.unwrap(), moved);
+    let slowly = |_: &sparsetune::store::sql::Moved| std::thread::sleep(Duration::from_millis(60));
+    assert_eq!(server.move_to(&back, "back", slowly).await.unwrap(), moved);
+    let late = server.renew(&busy.fence, LEASE).await;
+    assert!(matches!(late, Err(StoreError::InUse(_))), "{late:?}");
+    assert!(server.id().await.is_ok());
+    // As `fsck --adopt` has it.
+    server.stays().await.unwrap();
     for store in [&server, &back] {
         assert_eq!(trials_of(store, &held.job.id).await, trials);
         assert_eq!(store.plan(&plan.id).await.unwrap().as_ref(), Some(&plan));

@@ -27,5 +27,7 @@ mod predicted;
 mod restart;
 mod server;
 mod solves;
+#[path = "../fixture/vanishing.rs"]
+mod vanishing;
 mod vendors;
 mod webhooks;

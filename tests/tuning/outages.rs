@@ -2,10 +2,11 @@
 
 use crate::bench::*;
 use crate::postgres::{self, is_left_out};
+use crate::vanishing::Vanishing;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::Act;
 use sparsetune::service::ServiceSettings;
-use sparsetune::store::{PostgresOptions, SqlStore};
+use sparsetune::store::{PostgresOptions, SqlStore, Store};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -14,14 +15,21 @@ const CRASHES: usize = 6;
 
 async fn bench(server: &postgres::Server, pooled: bool, lease_ms: i64) -> Bench {
     let url = server.url(&server.database().await, pooled);
-    let options = PostgresOptions {
+    let options = PostgresOptions { pooled, ..options() };
+    bench_on(&url, options, lease_ms).await
+}
+
+fn options() -> PostgresOptions {
+    PostgresOptions {
         connections: 4,
         read_connections: 2,
-        pooled,
         lock_timeout: Duration::from_secs(2),
         ..PostgresOptions::default()
-    };
-    let store = SqlStore::connect(&url, options).await.unwrap();
+    }
+}
+
+async fn bench_on(url: &str, options: PostgresOptions, lease_ms: i64) -> Bench {
+    let store = SqlStore::connect(url, options).await.unwrap();
     let bench = Bench::on(store, |settings| settings.lease_ms = lease_ms).await;
     assert_eq!(bench.service.settings().max_attempts, ServiceSettings::default().max_attempts);
     assert!((bench.service.settings().max_attempts as usize) < CRASHES);
@@ -117,6 +125,41 @@ async fn a_job_whose_lease_ran_out_for_the_store_has_lost_no_attempt() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         server.run();
         tokio::time::sleep(Duration::from_millis(1_000)).await;
+    }
+    let job = ended(&bench, &id).await;
+    whole(&bench, &job).await;
+    worker.stop().await;
+}
+
+/// Without a word, so that nothing that was asked is ever answered: the worker stops when its lease ends, before its statements are given up,
+/// and goes on once another host has the address, at the latest when they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_is_not_held_up_by_a_host_that_vanishes() {
+    if is_left_out() {
+        return;
+    }
+    let server = postgres::shared();
+    let database = server.database().await;
+    let proxy = Vanishing::before(server);
+    let short = PostgresOptions { statement_timeout: Duration::from_secs(5), ..options() };
+    let bench = bench_on(&proxy.url(&database), short, 2_000).await;
+    // Beside it, past what vanishes.
+    let seen = SqlStore::connect(&server.url(&database, false), options()).await.unwrap();
+    let seen: &dyn Store = &seen;
+    let worker = bench.work(&bench.service, &device(), unhurried(&bench)).await;
+    let id = bench.submit(exhaustive()).await;
+    bench.when(&id, |_, tried| tried.len() >= 2).await;
+    proxy.vanish();
+    tokio::time::sleep(Duration::from_millis(6_000)).await;
+    let measured = bench.measured().len();
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(bench.measured().len(), measured, "it measures without a lease");
+    proxy.come_back();
+    let begun = Instant::now();
+    let tried = seen.job(&id).await.unwrap().unwrap().progress.done;
+    while seen.job(&id).await.unwrap().unwrap().progress.done <= tried {
+        assert!(begun.elapsed() < LONG, "it is still held up");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let job = ended(&bench, &id).await;
     whole(&bench, &job).await;

@@ -8,7 +8,7 @@
 use super::{Read, Received, identified};
 use crate::domain::reading::{Answer, Order, Said};
 use crate::pool::{Ending, Host, ReaderError, Readers};
-use crate::service::room::Room;
+use crate::service::room::{Reserved, Room};
 use crate::service::{Result, Service, ServiceError};
 use crate::sparse::canonical::{self, CanonicalError};
 use crate::sparse::read::{Coding, Held, Limits, ReadError};
@@ -31,24 +31,20 @@ const LONGEST_PLACE: usize = 60;
 pub(super) struct Staged {
     pub(super) file: NamedTempFile,
     bytes: u64,
-    /// Why it may not be stored, unless it is stored already.
-    refused: Option<ServiceError>,
-    room: Arc<Room>,
+    /// Its room, or why it may not be stored, unless it is stored already.
+    room: Result<Reserved>,
 }
 
 impl Staged {
     /// The file, if there is room for it.
-    pub(super) fn into_file(self) -> Result<NamedTempFile> {
-        match self.refused {
-            None => Ok(self.file),
-            Some(why) => Err(why),
-        }
+    pub(super) fn into_file(self) -> Result<(NamedTempFile, Reserved)> {
+        Ok((self.file, self.room?))
     }
 
     /// It is not needed: the matrix is stored already.
     pub(super) async fn discard(self) {
-        if self.refused.is_none() {
-            self.room.give(self.bytes).await;
+        if let Ok(room) = self.room {
+            room.give().await;
         }
     }
 }
@@ -175,15 +171,14 @@ impl Clerk {
         }
         let file = self.blobs.stage().await?;
         let room = Arc::clone(&self.room);
-        let refused = tokio::task::spawn_blocking(move || room.take(bytes)).await?.err();
-        if let Some(why) = &refused {
+        let room = tokio::task::spawn_blocking(move || room.take(bytes)).await?;
+        if let Err(why) = &room {
             // What is stored already needs no room, which is known only once it is written: to disk for temporary files.
             self.disk.charge(bytes, 1, "the matrix").map_err(|_| why.clone())?;
         }
         let output = file.reopen();
         let output = output.map_err(|error| ServiceError::of_io("a matrix file", error))?;
-        let room = Arc::clone(&self.room);
-        self.staged = Some(Staged { file, bytes, refused, room });
+        self.staged = Some(Staged { file, bytes, room });
         Ok((Answer::File, Some(output)))
     }
 }

@@ -5,6 +5,7 @@ use super::record::{SentMatrix, SentModel};
 use crate::domain::Digest;
 use crate::domain::transfer::Taken;
 use crate::service::ingest::temporary;
+use crate::service::room::Reserved;
 use crate::service::{Result, ServiceError, rankers, whole};
 use crate::sparse::canonical;
 use std::io::Write;
@@ -18,9 +19,9 @@ const NAMED: usize = 20;
 pub(super) enum Arriving {
     /// It is here already, or nothing is to be stored.
     Unwanted,
-    Blob(NamedTempFile),
+    Blob(NamedTempFile, Reserved),
     Model(Box<SentModel>, Vec<u8>),
-    Matrix(Box<SentMatrix>, NamedTempFile),
+    Matrix(Box<SentMatrix>, NamedTempFile, Reserved),
 }
 
 impl Import {
@@ -37,8 +38,8 @@ impl Import {
                 Arriving::Unwanted
             }
             (false, false) => {
-                self.room(bytes).await?;
-                Arriving::Blob(blobs.stage().await?)
+                let reserved = self.room(bytes).await?;
+                Arriving::Blob(blobs.stage().await?, reserved)
             }
         });
         Ok(())
@@ -76,16 +77,16 @@ impl Import {
                 Arriving::Unwanted
             }
             (false, false) => {
-                self.room(sent.contents.bytes).await?;
+                let reserved = self.room(sent.contents.bytes).await?;
                 let folder = self.service.inner.settings.temp_dir.clone();
                 let file = tokio::task::spawn_blocking(move || temporary(&folder)).await??;
-                Arriving::Matrix(sent, file)
+                Arriving::Matrix(sent, file, reserved)
             }
         });
         Ok(())
     }
 
-    async fn room(&self, bytes: u64) -> Result<()> {
+    async fn room(&self, bytes: u64) -> Result<Reserved> {
         let room = Arc::clone(&self.service.inner.room);
         tokio::task::spawn_blocking(move || room.take(bytes)).await?
     }
@@ -97,7 +98,7 @@ impl Import {
                 file.extend_from_slice(&bytes);
                 return Ok(());
             }
-            Some(Arriving::Blob(file) | Arriving::Matrix(_, file)) => file,
+            Some(Arriving::Blob(file, _) | Arriving::Matrix(_, file, _)) => file,
         };
         // Files are written where they are read, in the page cache.
         file.write_all(&bytes).map_err(|error| ServiceError::of_io("a file of an export", error))
@@ -107,7 +108,7 @@ impl Import {
     pub(super) async fn arrived(&mut self, arrived: Arriving) -> Result<()> {
         match arrived {
             Arriving::Unwanted => {}
-            Arriving::Blob(file) => {
+            Arriving::Blob(file, _reserved) => {
                 let synced = file.as_file().sync_all();
                 synced.map_err(|error| ServiceError::of_io("a file of an export", error))?;
                 self.service.inner.blobs.put_file(file.into_temp_path(), None).await?;
@@ -127,7 +128,11 @@ impl Import {
                     },
                 }
             }
-            Arriving::Matrix(sent, file) => self.matrix_arrived(&sent, file).await?,
+            Arriving::Matrix(sent, file, reserved) => {
+                // Whoever stores it takes its room.
+                reserved.give().await;
+                self.matrix_arrived(&sent, file).await?;
+            }
         }
         Ok(())
     }

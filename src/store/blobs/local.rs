@@ -23,7 +23,7 @@ use tempfile::{NamedTempFile, TempDir, TempPath};
 use tokio_util::io::ReaderStream;
 
 /// Folder of files being written. It must be on the same file system as the final place, or a rename would be a copy.
-const STAGING: &str = "staging";
+pub const STAGING: &str = "staging";
 /// Follows the name of a damaged blob that was set aside.
 const DAMAGED: &str = ".damaged";
 /// How often a blob is read again that another process has replaced while it was read.

@@ -2,7 +2,7 @@
 
 use super::codec;
 use super::db::{self, Connection};
-use super::{SqlStore, plans, quotas, upkeep};
+use super::{SqlStore, plans, quotas};
 use crate::domain::{Matrix, Plan, PlanId, Timestamp};
 use crate::store::{Bundles, Result, StoredBundle};
 use async_trait::async_trait;
@@ -89,8 +89,8 @@ impl Bundles for SqlStore {
             return Ok(false);
         }
         insert(&mut tx, bundle).await?;
-        let revised = upkeep::revise(&mut tx).await?;
-        tx.commit(Some(revised)).await?;
+        tx.revise();
+        tx.commit(None).await?;
         Ok(true)
     }
 }

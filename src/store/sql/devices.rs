@@ -1,8 +1,8 @@
 //! Devices with the workers that serve them, and the quarantine of candidates that hung or killed a device.
 
+use super::SqlStore;
 use super::codec::{self, Stored, decode, encode};
 use super::db::{self, Text};
-use super::{SqlStore, upkeep};
 use crate::domain::{
     Candidate, Device, DeviceClass, Digest, NameHolder, Process, QuarantineId, Serving, Timestamp,
 };
@@ -126,10 +126,9 @@ impl Devices for SqlStore {
                 .fetch_optional(&mut *tx)
                 .await?;
         // A heartbeat that changes nothing else does not change any answer.
-        let revision = match known {
-            Some(known) if known == body => None,
-            _ => Some(upkeep::revise(&mut tx).await?),
-        };
+        if known.as_ref() != Some(&body) {
+            tx.revise();
+        }
         db::query(
             "INSERT INTO devices (owner, id, seen_at, version, body, serving)
              VALUES ($1, $2, /*[*/$3/*|clock_ms()]*/, $4, $5, $6)
@@ -144,7 +143,7 @@ impl Devices for SqlStore {
         .bind(codec::encode_part("device's worker", serving)?)
         .execute(&mut *tx)
         .await?;
-        tx.commit(revision).await
+        tx.commit(None).await
     }
 
     async fn forget_devices(&self, owner: &str) -> Result<()> {
@@ -157,10 +156,9 @@ impl Devices for SqlStore {
         if any.is_none() {
             return Ok(());
         }
-        // First, as heartbeats do: one that locks the device's row before it waits for the revision would meet this one.
-        let revision = upkeep::revise(&mut tx).await?;
         db::query("DELETE FROM devices WHERE owner = $1").bind(owner).execute(&mut *tx).await?;
-        tx.commit([revision]).await
+        tx.revise();
+        tx.commit(None).await
     }
 
     async fn devices(&self) -> Result<Vec<SeenDevice>> {
@@ -267,8 +265,8 @@ impl Devices for SqlStore {
         .execute(&mut *tx)
         .await?;
         // Predictions may name the candidate again.
-        let revision = upkeep::revise(&mut tx).await?;
-        tx.commit([revision]).await?;
+        tx.revise();
+        tx.commit(None).await?;
         Ok(Some(entry))
     }
 

@@ -1,6 +1,6 @@
 //! What is known of plans since they were made.
 
-use super::{SqlStore, codec, db, upkeep};
+use super::{SqlStore, codec, db};
 use crate::domain::drift::Check;
 use crate::domain::{DeviceClass, Namespace, Plan, PlanId, Timestamp};
 use crate::store::{Drift, Result, UsedPlan};
@@ -125,8 +125,8 @@ impl Drift for SqlStore {
         .execute(&mut *tx)
         .await?;
         // Lookups say it.
-        let revised = upkeep::revise(&mut tx).await?;
-        tx.commit(Some(revised)).await?;
+        tx.revise();
+        tx.commit(None).await?;
         Ok(done.rows_affected() == 1)
     }
 

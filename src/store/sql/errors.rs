@@ -1,6 +1,7 @@
 //! What errors of the databases mean to callers: busy, full, misused, or failed.
 
 use super::db::is_code_of_spent;
+use super::moving::MOVED;
 use crate::store::{Cause, StoreError, is_full};
 use sqlx::error::DatabaseError;
 use sqlx::migrate::MigrateError;
@@ -46,7 +47,11 @@ fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
         return of_postgres(cause.code(), cause.routine());
     }
     // SQLite's primary result code is the lowest byte of the extended one.
-    match cause.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff) {
+    let code = cause.code().and_then(|code| code.parse::<u32>().ok());
+    if code == Some(SQLITE_CONSTRAINT_TRIGGER) && cause.message() == MOVED {
+        return moved;
+    }
+    match code.map(|code| code & 0xff) {
         Some(SQLITE_BUSY | SQLITE_LOCKED) => StoreError::Busy,
         Some(SQLITE_FULL) => StoreError::Full,
         Some(SQLITE_CONSTRAINT | SQLITE_MISMATCH | SQLITE_MISUSE | SQLITE_RANGE) => {
@@ -59,6 +64,7 @@ fn of_database(cause: &(dyn DatabaseError + 'static)) -> Kind {
 /// By SQLSTATE, as https://www.postgresql.org/docs/current/errcodes-appendix.html lists them, and the routine of the server that says it.
 fn of_postgres(code: &str, routine: Option<&str>) -> Kind {
     match code {
+        MOVED_AWAY => moved,
         // Disk full, and a limit of the configuration.
         "53100" | "53400" => StoreError::Full,
         // Serialisation failure, deadlock, lock timeout, statement timeout.
@@ -72,6 +78,16 @@ fn of_postgres(code: &str, routine: Option<&str>) -> Kind {
         _ => StoreError::Backend,
     }
 }
+
+/// The code by which a server says that the store was moved (`moving.rs`).
+pub(super) const MOVED_AWAY: &str = "SPMOV";
+
+fn moved(cause: Cause) -> StoreError {
+    StoreError::InUse(cause.to_string())
+}
+
+/// An extended result code, of `RAISE` in a trigger.
+const SQLITE_CONSTRAINT_TRIGGER: u32 = 1811;
 
 // Primary result codes of SQLite, as https://sqlite.org/rescode.html lists them.
 const SQLITE_BUSY: u32 = 5;

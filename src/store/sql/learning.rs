@@ -199,9 +199,8 @@ impl Learning for SqlStore {
 
     async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool> {
         let mut tx = self.begin().await?;
-        let change = models::put_to_use(&mut tx, &change).await?;
-        let done = change.is_some();
-        tx.commit(change).await?;
+        let done = models::put_to_use(&mut tx, &change).await?;
+        tx.commit(None).await?;
         Ok(done)
     }
 
@@ -212,8 +211,8 @@ impl Learning for SqlStore {
         at: Timestamp,
     ) -> Result<RollBack> {
         let mut tx = self.begin().await?;
-        let (back, change) = models::roll_back(&mut tx, scope, features_version, at).await?;
-        tx.commit(change).await?;
+        let back = models::roll_back(&mut tx, scope, features_version, at).await?;
+        tx.commit(None).await?;
         Ok(back)
     }
 

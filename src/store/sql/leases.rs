@@ -2,12 +2,12 @@
 
 use super::db::{self, Connection};
 use super::rows::{Columns, WorkRow, work_columns};
-use super::{Place, SqlStore};
-use super::{endings, models, plans, upkeep};
+use super::{Place, SqlStore, Write, endings, models, plans};
 use crate::domain::{JobState, PlanId, Timestamp, Training, Work};
 use crate::store::{
     Change, Claim, Fence, Finish, Made, NewModel, PutToUse, Queue, Renewal, Result, StoreError,
 };
+use std::time::{Duration, Instant};
 
 /// Whether a running job's lease has expired by the time that is bound as `$3`, or by the clock of the server. A lease that begins later was given by a clock that has been set back
 /// since; its worker, if it is alive, renews it within a fraction of a second. A second is left for the steps by which clocks are
@@ -32,8 +32,9 @@ pub(super) const WAITING: &str = concat!(
 /// Turns are fair among tokens: after the priority, the one that has searched least lately comes first. What was searched counts less
 /// the longer ago it ended, and nothing after an hour; a job counts as a second at least, so that a row of failures is no free ride.
 ///
-/// Neither the jobs that wait nor those that have ended are read as a whole: from one priority and turn of a queue the next is found in
-/// the index (`turns`), of each only the oldest jobs are looked at, and what a turn has searched is read from the last hour on.
+/// Neither the jobs that wait nor those that have ended are read: from one priority and turn of a queue the next is found in
+/// the index (`turns`), of each only the oldest jobs are looked at, and what a turn has searched was added up as its jobs ended, by five
+/// minutes (`searched`, written by a trigger), so that of each turn some dozens of rows are read.
 ///
 /// On a server some of those that come first are looked at, and the first is locked that nobody else is just claiming; its terms are
 /// repeated there, since they hold for the row as it is once it is locked.
@@ -59,13 +60,13 @@ pub(super) const TAKE: &str = concat!(
              ORDER BY priority DESC, turn DESC LIMIT 1) next]*/),
      lapsed AS MATERIALIZED (
          SELECT id, priority, turn, created_at FROM jobs
-         WHERE kind = $4 AND queue IN ($5, $6, $7) AND state = 'running' AND needs <= $8 AND ",
+         WHERE $9 = 1 AND kind = $4 AND queue IN ($5, $6, $7) AND state = 'running' AND needs <= $8 AND ",
     expired!(),
     "),
      shares AS MATERIALIZED (
          SELECT turn, (
-             SELECT COALESCE(SUM(MAX(search_seconds, 1.0) * (1.0 - COALESCE(MAX(/*[*/$3/*|statement_ms()]*/ - finished_at, 0), 0) / 3600000.0)), 0.0)
-             FROM jobs used WHERE used.turn = whose.turn AND used.finished_at > /*[*/$3/*|statement_ms()]*/ - 3600000)
+             SELECT COALESCE(SUM(seconds * (3600000 - COALESCE(MAX(/*[*/$3/*|statement_ms()]*/ - since - 150000, 0), 0))), 0.0) / 3600000.0
+             FROM searched WHERE searched.turn = whose.turn AND since > /*[*/$3/*|statement_ms()]*/ - 3750000)
          + (SELECT COALESCE(SUM(MAX(search_seconds, 1.0)), 0.0)
              FROM jobs used /*[*/INDEXED BY jobs_running_of/*|]*/ WHERE used.turn = whose.turn AND used.state = 'running') AS seconds
          FROM (SELECT turn FROM turns UNION SELECT turn FROM lapsed) whose),
@@ -91,7 +92,14 @@ pub(super) const TAKE: &str = concat!(
     work_columns!()
 );
 
+/// No server takes as long as this for a question about a few rows of an index, unless it was away.
+const AWAY: Duration = Duration::from_secs(1);
+
 /// An expired lease remains valid until another worker claims the work; until then it can do no harm.
+///
+/// Leases expire all at once where the server was away for longer than they last. Then each worker gives its work back as soon as it is heard
+/// again, which is no attempt. Until there was time for that, nobody takes it away: an expired lease says nothing while the server has not
+/// answered this process for as long as a lease.
 pub(super) async fn claim(
     store: &SqlStore,
     queue: &Queue,
@@ -101,6 +109,8 @@ pub(super) async fn claim(
 ) -> Result<Option<Claim>> {
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let (kind, [one, two, three]) = (queue.kind().name(), queue.names());
+    let lease = Duration::from_millis(lease_ms.max(0).unsigned_abs());
+    let asked = Instant::now();
     let waiting: Option<i64> = db::query_scalar(WAITING)
         .bind(kind)
         .bind(one)
@@ -110,14 +120,20 @@ pub(super) async fn claim(
         .bind(queue.understands())
         .fetch_optional(&store.readers)
         .await?;
+    if asked.elapsed() > (lease / 3).max(AWAY) {
+        store.readers.was_silent();
+    }
     if waiting.is_none() {
         return Ok(None);
     }
+    let takes_over = store.readers.has_answered_for(lease);
     let mut tx = store.begin_beside().await?;
     // The lock may have been waited for: by an earlier time, a lease that was given meanwhile would lie in the future, and be taken.
     let now = store.now();
     let mut changes = endings::cancelled(&mut tx, None, now).await?;
-    changes.extend(endings::given_up(&mut tx, queue, max_attempts, now).await?);
+    if takes_over {
+        changes.extend(endings::given_up(&mut tx, queue, max_attempts, now).await?);
+    }
     let claim = loop {
         let row: Option<WorkRow> = db::query_as(TAKE)
             .bind(owner)
@@ -128,6 +144,7 @@ pub(super) async fn claim(
             .bind(two)
             .bind(three)
             .bind(queue.understands())
+            .bind(takes_over)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(row) = row else { break None };
@@ -238,17 +255,16 @@ pub(super) async fn finish(store: &SqlStore, fence: &Fence, finish: &Finish) -> 
     };
     let cancel_requested = held(&mut tx, fence).await?;
     let mut work = finish.work.clone();
-    let mut changes = Vec::new();
     let mut plan: Option<&PlanId> = None;
     match (&mut work, &finish.made) {
         (Work::Train(training), _) if cancel_requested => cancel_late(training),
         (Work::Train(training), Some(Made::Model(model))) => {
-            changes.extend(keep_model(&mut tx, training, model).await?);
+            keep_model(&mut tx, training, model).await?;
         }
         (Work::Tune(_), Some(Made::Plan(made))) => {
             let of = plans::Of::job(&mut tx, &fence.job, finish.charged).await?;
             plans::insert(&mut tx, made, &of).await?;
-            changes.push(upkeep::revise(&mut tx).await?);
+            tx.revise();
             plan = Some(&made.id);
         }
         (_, None) => {}
@@ -262,8 +278,7 @@ pub(super) async fn finish(store: &SqlStore, fence: &Fence, finish: &Finish) -> 
         }
     }
     let ended = end(&mut tx, &work, plan).await?.announce(&mut tx).await?;
-    changes.push(Change::Ended(ended.clone()));
-    tx.commit(changes).await?;
+    tx.commit([Change::Ended(ended.clone())]).await?;
     Ok(ended)
 }
 
@@ -277,21 +292,16 @@ fn cancel_late(training: &mut Training) {
 }
 
 /// Stores the model, and activates it unless another activation has happened since the decision.
-async fn keep_model(
-    tx: &mut Connection,
-    training: &mut Training,
-    model: &NewModel,
-) -> Result<Option<Change>> {
+async fn keep_model(tx: &mut Write, training: &mut Training, model: &NewModel) -> Result<()> {
     models::insert(tx, &model.card, &model.file).await?;
-    let Some(activation) = &model.activation else { return Ok(None) };
+    let Some(activation) = &model.activation else { return Ok(()) };
     let only_after = model.only_after.as_ref().map(Option::as_ref);
-    let change = models::put_to_use(tx, &PutToUse { activation, only_after }).await?;
-    if change.is_none() {
+    if !models::put_to_use(tx, &PutToUse { activation, only_after }).await? {
         training.activated = false;
         training.message =
             Some("not put to use: the model in use was changed during the training".to_owned());
     }
-    Ok(change)
+    Ok(())
 }
 
 /// Whether the work was asked to stop; `Fenced` if the claim is no longer valid.

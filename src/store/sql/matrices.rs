@@ -3,7 +3,7 @@
 use super::codec::{self, Stored, decode, encode};
 use super::db::{self, Connection};
 use super::file_lock::{FileLock, Serial};
-use super::{PUBLISHING_PATIENCE, Place, SqlStore, quotas, upkeep};
+use super::{PUBLISHING_PATIENCE, Place, SqlStore, quotas};
 use crate::domain::{Digest, Matrix, Timestamp};
 use crate::store::{Guard, Matrices, MatrixQuery, Page, PageRequest, Result, StoreError};
 use async_trait::async_trait;
@@ -160,8 +160,8 @@ impl Matrices for SqlStore {
         .bind(i64::try_from(matrix.charged_bytes()).unwrap_or(i64::MAX))
         .execute(&mut *tx)
         .await?;
-        let revision = upkeep::revise(&mut tx).await?;
-        tx.commit([revision]).await?;
+        tx.revise();
+        tx.commit(None).await?;
         Ok(true)
     }
 
@@ -260,8 +260,10 @@ impl Matrices for SqlStore {
         .bind(&digest.as_bytes()[..])
         .execute(&mut *tx)
         .await?;
-        let revision = if gone { Some(upkeep::revise(&mut tx).await?) } else { None };
-        tx.commit(revision).await?;
+        if gone {
+            tx.revise();
+        }
+        tx.commit(None).await?;
         Ok(gone)
     }
 

@@ -140,7 +140,7 @@ impl SqlStore {
                 (server.begin(&self.writer, turn).await?, Some(server.hints()))
             }
         };
-        Ok(Write { tx, listeners: self.listeners.clone(), hints, _turn: turn })
+        Ok(Write { tx, listeners: self.listeners.clone(), hints, revises: false, _turn: turn })
     }
 }
 
@@ -160,14 +160,27 @@ struct Write {
     listeners: Listeners,
     /// By which other servers are told.
     hints: Option<Hints>,
+    /// Whether answers to lookups may differ once it is committed.
+    revises: bool,
     /// Given back once the transaction has ended.
     _turn: Option<Taken>,
 }
 
 impl Write {
-    async fn commit(self, changes: impl IntoIterator<Item = Change>) -> Result<()> {
+    /// This transaction may change answers to lookups: the revision is raised with it, which tells caches.
+    fn revise(&mut self) {
+        self.revises = true;
+    }
+
+    async fn commit(mut self, changes: impl IntoIterator<Item = Change>) -> Result<()> {
+        // Its last statement: all that change answers wait for this one row, and so for nothing but the commit. Nor do two of them meet
+        // that have locked something else first.
+        let revised = match self.revises {
+            true => Some(upkeep::raise_revision(&mut self.tx).await?),
+            false => None,
+        };
         self.tx.commit().await?;
-        self.listeners.publish(changes.into_iter().inspect(|change| {
+        self.listeners.publish(revised.into_iter().chain(changes).inspect(|change| {
             if let Some(hints) = &self.hints {
                 hints.of(change);
             }

@@ -1,12 +1,12 @@
 //! Learned models with their files, and the history of activations.
 
 use super::codec::{self, Stored, decode, encode};
-use super::db::{self, Connection};
+use super::db::{self, Connection, Query};
 use super::learning::read_scope;
-use super::{SqlStore, upkeep};
+use super::{SqlStore, Write};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{LearnedModel, ModelId, Timestamp};
-use crate::store::{ActivationQuery, Change, PutToUse, Result, RollBack, StoreError};
+use crate::store::{ActivationQuery, PutToUse, Result, RollBack, StoreError};
 
 /// Number of never activated models kept per scope; upkeep removes older ones. Models that were active are kept permanently,
 /// because a roll-back may need them.
@@ -101,7 +101,7 @@ pub(super) async fn file(store: &SqlStore, id: &ModelId) -> Result<Option<Vec<u8
 }
 
 /// Activates a model of the scope, or deactivates all of them. This may change answers to lookups.
-pub(super) async fn activate(tx: &mut Connection, activation: &Activation) -> Result<Change> {
+pub(super) async fn activate(tx: &mut Write, activation: &Activation) -> Result<()> {
     let Activation { scope, model, reason, at } = activation;
     if let Some(model) = model {
         let known: Option<i64> = db::query_scalar(
@@ -110,7 +110,7 @@ pub(super) async fn activate(tx: &mut Connection, activation: &Activation) -> Re
         .bind(&model.0)
         .bind(scope.op.name())
         .bind(&scope.device_class.0)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut **tx)
         .await?;
         if known.is_none() {
             let what = format!("model {model} for {} on {}", scope.op, scope.device_class);
@@ -125,9 +125,10 @@ pub(super) async fn activate(tx: &mut Connection, activation: &Activation) -> Re
     .bind(model.as_ref().map(|model| &model.0))
     .bind(reason)
     .bind(at.0)
-    .execute(&mut *tx)
+    .execute(&mut **tx)
     .await?;
-    upkeep::revise(tx).await
+    tx.revise();
+    Ok(())
 }
 
 /// Rolls back the newest activation that has not been rolled back yet. Each roll-back row cancels one earlier activation,
@@ -135,15 +136,15 @@ pub(super) async fn activate(tx: &mut Connection, activation: &Activation) -> Re
 /// version than `reads` are skipped: they are activated and rolled back in the same transaction, so that no later roll-back
 /// meets them again.
 pub(super) async fn roll_back(
-    tx: &mut Connection,
+    tx: &mut Write,
     scope: &Scope,
     reads: u32,
     at: Timestamp,
-) -> Result<(RollBack, Option<Change>)> {
+) -> Result<RollBack> {
     let changes: Vec<(Option<String>, String, Option<i64>)> = db::query_as(CHANGES)
         .bind(scope.op.name())
         .bind(&scope.device_class.0)
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut **tx)
         .await?;
     let mut undone: u64 = 0;
     let mut standing = changes.into_iter().filter(|(_, reason, _)| {
@@ -153,7 +154,7 @@ pub(super) async fn roll_back(
         stands
     });
     if standing.next().is_none() {
-        return Ok((RollBack::Nothing, None));
+        return Ok(RollBack::Nothing);
     }
     loop {
         let (id, version) = standing.next().map_or((None, None), |(id, _, version)| (id, version));
@@ -161,24 +162,21 @@ pub(super) async fn roll_back(
         let reason = Activation::ROLLED_BACK.to_owned();
         let model = id.map(ModelId);
         let activation = Activation { scope: scope.clone(), model, reason, at };
-        let change = activate(tx, &activation).await?;
+        activate(tx, &activation).await?;
         if fits {
-            return Ok((RollBack::Done(activation), Some(change)));
+            return Ok(RollBack::Done(activation));
         }
     }
 }
 
-/// Returns `None`, and changes nothing, if another activation has happened since.
-pub(super) async fn put_to_use(
-    tx: &mut Connection,
-    change: &PutToUse<'_>,
-) -> Result<Option<Change>> {
+/// Returns false, and changes nothing, if another activation has happened since.
+pub(super) async fn put_to_use(tx: &mut Write, change: &PutToUse<'_>) -> Result<bool> {
     if let Some(seen) = change.only_after
         && newest(tx, &change.activation.scope).await?.as_ref() != seen
     {
-        return Ok(None);
+        return Ok(false);
     }
-    activate(tx, change.activation).await.map(Some)
+    activate(tx, change.activation).await.map(|()| true)
 }
 
 /// The scope's newest activation, as seen by the transaction.
@@ -212,18 +210,16 @@ pub(super) async fn activations(
     rows.into_iter().map(read_activation).collect()
 }
 
-/// Removes models that were never active and are not among the newest of these in their scope; returns their number.
-pub(super) async fn prune(tx: &mut Connection) -> Result<u64> {
-    let done = db::query(
+/// Removes so many of the models that were never active and are not among the newest of these in their scope.
+pub(super) fn unused(most: i64) -> Query<'static, ()> {
+    db::query(
         "DELETE FROM models WHERE id IN (
              SELECT id FROM (
                  SELECT id, row_number() OVER (
                      PARTITION BY op, device_class ORDER BY created_at DESC, id DESC) AS age
                  FROM models WHERE NOT EXISTS (SELECT 1 FROM activations a WHERE a.model = models.id)) unused
-             WHERE age > $1)",
+             WHERE age > $1 LIMIT $2)",
     )
     .bind(MOST_UNUSED)
-    .execute(tx)
-    .await?;
-    Ok(done.rows_affected())
+    .bind(most)
 }

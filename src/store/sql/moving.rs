@@ -1,6 +1,7 @@
 //! All of a store to another database, and the proof that it is all there: each table's rows, hashed on both sides.
 
 use super::db::{self, Cells, Connection};
+use super::errors::MOVED_AWAY;
 use super::{Place, SqlStore, Write};
 use crate::store::{Result, StoreError, Upkeep as _};
 use sqlx::AssertSqlSafe;
@@ -22,8 +23,9 @@ const fn table(name: &'static str, keys: usize, columns: &'static str) -> Table 
     Table { name, columns, keys }
 }
 
-/// What is referred to comes first. `store_id` and the revisions go by themselves; what is `stored` is counted anew.
-const TABLES: [Table; 18] = [
+/// What is referred to comes first. `store_id` and the revisions go by themselves; what is `stored` is counted anew, and names of processes
+/// and rounds of upkeep are of those who are there.
+const TABLES: [Table; 19] = [
     table("matrices", 1, "digest, pattern_digest, created_at, version, facts"),
     table(
         "holdings",
@@ -66,6 +68,7 @@ const TABLES: [Table; 18] = [
     table("kernel_figures", 2, "device_class, kernel, registers, local_bytes, learnt_at, seen_at"),
     table("models", 1, "id, op, device_class, features_version, created_at, version, card, file"),
     table("activations", 1, "seq, op, device_class, model, reason, at"),
+    table("searched", 3, "turn, since, slot, seconds"),
     table(
         "tokens",
         1,
@@ -168,12 +171,13 @@ impl Table {
 
 impl SqlStore {
     /// Copies everything to another store, which has the same id afterwards and so the same blobs, and compares both. Nobody can write to
-    /// this one meanwhile, and it says afterwards that it was moved there, by the name `place`. Interrupted, it goes on where it was; `told`
-    /// hears of each table.
+    /// this one meanwhile, nor afterwards, also who has had it open all the time: it says that it was moved there, by the name `place`. The
+    /// other is not opened before all of it is there. Interrupted, it goes on where it was, and at no moment are both in use; `told` hears of
+    /// each table.
     ///
     /// # Errors
-    /// A job is being worked on, the other store has something that is not of this one, a table differs in the end, or either database
-    /// fails.
+    /// A job is being worked on, this store was moved elsewhere, the other has something that is not of this one, a table differs in the end,
+    /// or either database fails.
     pub async fn move_to(
         &self,
         to: &Self,
@@ -181,9 +185,22 @@ impl SqlStore {
         told: impl Fn(&Moved),
     ) -> Result<Vec<Moved>> {
         let id = self.id().await?;
+        let arrives = to.id().await? == id;
+        if arrives && !to.is_arriving().await? {
+            return Err(StoreError::InUse(
+                "the store that is to be written is this one already, and complete: only an empty one is written".into(),
+            ));
+        }
+        if let Some(elsewhere) = self.moved_to().await?
+            && !(arrives && elsewhere == place)
+        {
+            return Err(StoreError::InUse(format!("the store was moved to {elsewhere} already")));
+        }
         let mut held = self.hold().await?;
         let mut from = self.readers.study().await?;
-        if to.id().await? != id {
+        // The other one is written to meanwhile, table by table.
+        from.stay().await?;
+        if !arrives {
             to.take_over(&id).await?;
         }
         let mut all = Vec::new();
@@ -218,8 +235,13 @@ impl SqlStore {
         }
         to.end_move(&mut from).await?;
         drop(from);
+        // This one first: interrupted in between, neither is used, and a repetition ends it.
         db::query("UPDATE store_id SET moved_to = $1").bind(place).execute(&mut *held).await?;
+        seal(&mut held, &self.place).await?;
         held.commit(None).await?;
+        let mut tx = to.begin().await?;
+        db::query("UPDATE store_id SET arriving = 0").execute(&mut *tx).await?;
+        tx.commit(None).await?;
         Ok(all)
     }
 
@@ -227,11 +249,8 @@ impl SqlStore {
     async fn hold(&self) -> Result<Write> {
         let mut tx = self.begin().await?;
         let tables: Vec<&str> = TABLES.iter().chain([&LAST]).map(|table| table.name).collect();
-        tx.run(format!(
-            "SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE {} IN SHARE MODE",
-            tables.join(", ")
-        ))
-        .await?;
+        tx.stay().await?;
+        tx.run(format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", tables.join(", "))).await?;
         let working: i64 = db::query_scalar(
             "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running') AND state = 'running'
              AND lease_until > /*[*/$1/*|clock_ms() + 0 * $1]*/",
@@ -248,18 +267,41 @@ impl SqlStore {
     }
 
     /// Where the store goes on, if it was moved.
-    pub(in crate::store) async fn moved_to(&self) -> Result<Option<String>> {
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn moved_to(&self) -> Result<Option<String>> {
         let moved: Option<String> =
             db::query_scalar("SELECT moved_to FROM store_id").fetch_one(&self.readers).await?;
         Ok(moved)
     }
 
-    /// The store goes on here, although it was moved.
-    pub(in crate::store) async fn stays(&self) -> Result<()> {
+    /// Whether the store is being copied here, and not all of it is there yet.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn is_arriving(&self) -> Result<bool> {
+        let arriving: bool =
+            db::query_scalar("SELECT arriving = 1 FROM store_id").fetch_one(&self.readers).await?;
+        Ok(arriving)
+    }
+
+    /// The store goes on here, although it was moved, or has not arrived as a whole.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn stays(&self) -> Result<()> {
         let mut tx = self.begin().await?;
-        db::query("UPDATE store_id SET moved_to = NULL WHERE moved_to IS NOT NULL")
-            .execute(&mut *tx)
-            .await?;
+        let marked: Option<i64> = db::query_scalar(
+            "UPDATE store_id SET moved_to = NULL, arriving = 0
+             WHERE moved_to IS NOT NULL OR arriving = 1 RETURNING CAST(1 AS BIGINT)",
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        if marked.is_none() {
+            return Ok(());
+        }
+        unseal(&mut tx, &self.place).await?;
         tx.commit(None).await
     }
 
@@ -275,7 +317,7 @@ impl SqlStore {
                 )));
             }
         }
-        db::query("UPDATE store_id SET id = $1").bind(id).execute(&mut *tx).await?;
+        db::query("UPDATE store_id SET id = $1, arriving = 1").bind(id).execute(&mut *tx).await?;
         tx.commit(None).await
     }
 
@@ -298,4 +340,59 @@ impl SqlStore {
         }
         tx.commit(None).await
     }
+}
+
+/// What every write is told once a store was moved; by triggers, so that whoever has it open cannot miss it.
+pub(super) const MOVED: &str =
+    "the store was moved to another database and goes on there: set data.store to that";
+
+/// Lets nobody write to the tables any more.
+async fn seal(tx: &mut Connection, place: &Place) -> Result<()> {
+    if let Place::Server(_) = place {
+        let refuse = format!(
+            "CREATE OR REPLACE FUNCTION moved_away() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN RAISE EXCEPTION ''{MOVED}'' USING ERRCODE = ''{MOVED_AWAY}''; END'"
+        );
+        tx.run(refuse).await?;
+    }
+    for Table { name, .. } in TABLES.iter().chain([&LAST]) {
+        match place {
+            Place::Server(_) => {
+                let trigger = format!(
+                    "DROP TRIGGER IF EXISTS moved_away ON {name};
+                     CREATE TRIGGER moved_away BEFORE INSERT OR UPDATE OR DELETE ON {name} FOR EACH STATEMENT EXECUTE FUNCTION moved_away()"
+                );
+                tx.run(trigger).await?;
+            }
+            Place::File(_) => {
+                for what in WRITES {
+                    let trigger = format!(
+                        "CREATE TRIGGER IF NOT EXISTS moved_{name}_{what} BEFORE {what} ON {name} BEGIN SELECT RAISE(ABORT, '{MOVED}'); END"
+                    );
+                    db::query(AssertSqlSafe(trigger)).execute(&mut *tx).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+const WRITES: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
+
+/// Lets them be written to again.
+async fn unseal(tx: &mut Connection, place: &Place) -> Result<()> {
+    match place {
+        Place::Server(_) => {
+            tx.run("DROP FUNCTION IF EXISTS moved_away() CASCADE".to_owned()).await?;
+        }
+        Place::File(_) => {
+            for Table { name, .. } in TABLES.iter().chain([&LAST]) {
+                for what in WRITES {
+                    let drop = format!("DROP TRIGGER IF EXISTS moved_{name}_{what}");
+                    db::query(AssertSqlSafe(drop)).execute(&mut *tx).await?;
+                }
+            }
+        }
+    }
+    Ok(())
 }

@@ -19,8 +19,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
 const OLDEST_SERVER: u32 = 130_000;
 /// A connection that was idle for longer is asked whether it is still one: its server may have been started again.
 const TRUSTED: Duration = Duration::from_secs(1);
-/// Longest time that a transaction may wait for its client, so that what one has locked whose host has vanished is free again.
-const LONGEST_IDLE: Duration = Duration::from_secs(120);
+/// Longest that the making or changing of a schema is waited for.
+const LONGEST_OPENING: Duration = Duration::from_secs(6 * 3600);
 /// The server notices within two minutes that a host is gone; through a socket file these say nothing.
 const KEEPALIVES: &str =
     "SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 15; SET tcp_keepalives_count = 4";
@@ -40,6 +40,8 @@ pub struct PostgresOptions {
     pub statement_timeout: Duration,
     /// How long a statement, or a call for a connection, waits for others before the store reports that it is busy.
     pub lock_timeout: Duration,
+    /// Longest time that a transaction may wait for its client, so that what one has locked whose host has vanished is free again.
+    pub idle_timeout: Duration,
 }
 
 impl Default for PostgresOptions {
@@ -50,6 +52,7 @@ impl Default for PostgresOptions {
             pooled: false,
             statement_timeout: Duration::from_secs(60),
             lock_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(120),
         }
     }
 }
@@ -117,18 +120,33 @@ struct Connecting {
 
 impl Connecting {
     fn pool(&self, connections: u32) -> PgPool {
-        let (session, doubt) = (self.session.clone(), self.doubt.clone());
+        let (session, doubt, released) =
+            (self.session.clone(), self.doubt.clone(), self.doubt.clone());
+        // One that does not answer leaves time to connect anew.
+        let patience = self.how.lock_timeout / 2;
         PgPoolOptions::new()
             .max_connections(connections.max(2))
             .acquire_timeout(self.how.lock_timeout)
             .test_before_acquire(false)
             .before_acquire(move |connection, of| {
-                let trusted = doubt.trusts(of.age);
+                let doubt = doubt.clone();
                 Box::pin(async move {
+                    let trusted = doubt.trusts(of.age);
                     if trusted && of.idle_for > TRUSTED {
-                        connection.ping().await?;
+                        doubt.within(patience, connection.ping()).await?;
                     }
                     Ok(trusted)
+                })
+            })
+            // The pool asks each that comes back whether it is still one, for as long as that takes: one whose server has vanished would keep
+            // its place. What the last statement has left to be done, such as a ROLLBACK, is waited for.
+            .after_release(move |connection, of| {
+                let doubt = released.clone();
+                Box::pin(async move {
+                    if doubt.trusts(of.age) {
+                        doubt.of(connection.ping()).await?;
+                    }
+                    Ok(doubt.trusts(of.age))
                 })
             })
             .after_connect(move |connection, _| {
@@ -168,26 +186,30 @@ impl SqlStore {
             "SET {local}statement_timeout = {}; SET {local}jit = off; SET {local}lock_timeout = {}; SET {local}idle_in_transaction_session_timeout = {}",
             how.statement_timeout.as_millis(),
             how.lock_timeout.as_millis(),
-            LONGEST_IDLE.as_millis()
+            how.idle_timeout.as_millis()
         )
         .into();
         let session = (!how.pooled).then(|| format!("{limits}; {KEEPALIVES}").into());
         let pooled = how.pooled.then_some(limits);
-        let connecting = Connecting { options, how, session, doubt: Doubt::default() };
+        let doubt = Doubt::new(how.statement_timeout.saturating_add(how.lock_timeout));
+        let connecting = Connecting { options, how, session, doubt };
         let pool = |connections| PostgresPool {
             pool: connecting.pool(connections),
             pooled: pooled.clone(),
             doubt: connecting.doubt.clone(),
         };
         let (writer, readers) = (pool(how.connections), pool(how.read_connections));
-        let schema = migrate(&writer.pool).await?;
+        let schema = tokio::time::timeout(LONGEST_OPENING, migrate(&writer.pool));
+        let schema = schema.await.map_err(|_| {
+            StoreError::Busy("the schema could not be made or changed in time".into())
+        })??;
         let (hints, end) = (Hints::default(), CancellationToken::new());
         let server = Server {
             turns: Turns::new(schema.clone(), how.lock_timeout, how.connections),
             hints: hints.clone(),
             _end: end.clone().drop_guard(),
         };
-        let told = readers.pool.clone();
+        let told = readers.clone();
         let store = Self {
             writer: Pool::Postgres(writer),
             readers: Pool::Postgres(readers),
@@ -199,11 +221,9 @@ impl SqlStore {
         if !how.pooled {
             let channel =
                 format!("sparsetune_{:016x}", u64::from_be_bytes(name_of(&schema, "hints")));
-            let listening =
-                PgPoolOptions::new().max_connections(1).connect_lazy_with(connecting.options);
             let here = (store.listening(), hints.clone());
             tokio::spawn(hints.tell(told, channel.clone(), end.clone()));
-            tokio::spawn(hints::hear(listening, channel, here, end));
+            tokio::spawn(hints::hear(connecting.options, channel, here, end));
         }
         Ok(store)
     }

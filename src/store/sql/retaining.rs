@@ -240,8 +240,10 @@ impl Retaining for SqlStore {
         .execute(&mut *tx)
         .await?;
         let gone = done.rows_affected();
-        let revision = if gone > 0 { Some(upkeep::revise(&mut tx).await?) } else { None };
-        tx.commit(revision).await?;
+        if gone > 0 {
+            tx.revise();
+        }
+        tx.commit(None).await?;
         Ok(gone)
     }
 

@@ -1,9 +1,9 @@
 //! API tokens. Revoked ones stay for a while, for who asks later what a name in the audit log was.
 
 use super::db::{self, Connection};
-use super::{SqlStore, codec, upkeep};
+use super::{SqlStore, codec};
 use crate::domain::{Digest, Namespace, Timestamp, Token, TokenLimits, TokenName};
-use crate::store::{Change, Result, StoreError, StoredToken, Tokens};
+use crate::store::{Result, StoreError, StoredToken, Tokens};
 use async_trait::async_trait;
 
 #[derive(sqlx::FromRow)]
@@ -72,8 +72,11 @@ impl Tokens for SqlStore {
             return Ok(false);
         }
         raise(&mut tx).await?;
-        let answers = sharing(&mut tx, token).await?;
-        tx.commit(answers).await?;
+        if token.share_plans {
+            // It changes what others are answered.
+            tx.revise();
+        }
+        tx.commit(None).await?;
         Ok(true)
     }
 
@@ -116,8 +119,10 @@ impl Tokens for SqlStore {
         let Some(row) = row else { return Ok(None) };
         raise(&mut tx).await?;
         let token = row.token()?.token;
-        let answers = sharing(&mut tx, &token).await?;
-        tx.commit(answers).await?;
+        if token.share_plans {
+            tx.revise();
+        }
+        tx.commit(None).await?;
         Ok(Some(token))
     }
 
@@ -181,14 +186,6 @@ pub(super) async fn standing(
     .await?;
     let Some((limits, ended)) = row else { return Ok(None) };
     Ok(Some(Standing { limits: codec::decode_part("token limits", &limits)?, ended }))
-}
-
-/// Whether a token shares plans changes what others are answered.
-async fn sharing(tx: &mut Connection, token: &Token) -> Result<Option<Change>> {
-    match token.share_plans {
-        true => upkeep::revise(tx).await.map(Some),
-        false => Ok(None),
-    }
 }
 
 async fn raise(tx: &mut Connection) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::codec::{self, Stored, decode, encode};
 use super::rows::{WorkRow, work_columns};
-use super::{SqlStore, db, learning, plans, quotas, trials, upkeep};
+use super::{SqlStore, db, learning, plans, quotas, trials};
 use crate::domain::learned::Scope;
 use crate::domain::transfer::{Selection, SentJob, SentPlan, SentTrial, SharedFeatures};
 use crate::domain::{
@@ -211,8 +211,8 @@ impl Transfer for SqlStore {
         if !plans::insert_with(&mut tx, plan, matrix, (&of, Timestamp(at))).await? {
             return Ok(false);
         }
-        let revised = upkeep::revise(&mut tx).await?;
-        tx.commit([revised]).await?;
+        tx.revise();
+        tx.commit(None).await?;
         Ok(true)
     }
 

@@ -1,8 +1,9 @@
 //! Removal of old rows, and the revision counter that tells caches when answers may have changed.
 
-use super::db::{self, Connection};
+use super::db::{self, Connection, Query};
 use super::file_lock::{FileLock, Serial};
-use super::{Place, SqlStore, codec, endings, models, webhooks};
+use super::moving::MOVED;
+use super::{Place, SqlStore, codec, endings, models, stored, webhooks};
 use crate::domain::{Digest, Timestamp};
 use crate::store::{Change, Guard, Pruned, Result, Retention, StoreError, Upkeep};
 use async_trait::async_trait;
@@ -13,6 +14,15 @@ use std::time::Duration;
 /// Number of jobs whose events are removed in one transaction, so that the writer is never held for long.
 const BATCH: i64 = 200;
 
+/// Number of rows without others behind them that are removed in one.
+const ROWS: i64 = 2_000;
+
+/// How long sums of what turns have searched are kept; an hour of them is read.
+const SEARCHED_MS: i64 = 2 * 3_600_000;
+
+/// Rounds by rules that no process has had for so long are forgotten.
+const OLD_ROUNDS_MS: i64 = 30 * 86_400_000;
+
 /// Number of ended trainings kept per scope.
 const MOST_TRAININGS: i64 = 100;
 
@@ -21,7 +31,7 @@ const TRAININGS: &str = "DELETE FROM jobs WHERE id IN (
      SELECT id FROM (
          SELECT id, row_number() OVER (PARTITION BY dedup_key ORDER BY created_at DESC, id DESC) AS age
          FROM jobs WHERE kind = 'train' AND state NOT IN ('queued', 'running')) ended
-     WHERE age > $1)";
+     WHERE age > $1 LIMIT $2)";
 
 /// Predicted plans that no job created or names, and that are old or superseded by a measured plan.
 pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND id IN (SELECT value FROM json_each($2))
@@ -56,21 +66,51 @@ impl Upkeep for SqlStore {
             }
         };
         step(self.prune_devices(retention).await.map(|gone| pruned.devices = gone));
-        let keys = db::query("DELETE FROM idempotency_keys WHERE created_at < $1")
+        let keys = in_batches(self, |most| {
+            db::query(
+                "DELETE FROM idempotency_keys WHERE rowid IN (
+                     SELECT rowid FROM idempotency_keys WHERE created_at < $1 LIMIT $2)",
+            )
             .bind(retention.idempotency_keys.0)
-            .execute(&self.writer)
-            .await;
-        step(keys.map(|keys| pruned.idempotency_keys = keys.rows_affected()).map_err(Into::into));
+            .bind(most)
+        });
+        step(keys.await.map(|keys| pruned.idempotency_keys = keys));
         step(self.prune_predicted(retention).await.map(|gone| pruned.predicted = gone));
         // Files that can be built again.
-        let bundles = db::query("DELETE FROM bundles WHERE imported = 0 AND created_at < $1")
+        let bundles = in_batches(self, |most| {
+            db::query(
+                "DELETE FROM bundles WHERE (plan, without_values) IN (
+                     SELECT plan, without_values FROM bundles WHERE imported = 0 AND created_at < $1 LIMIT $2)",
+            )
             .bind(retention.bundles.0)
-            .execute(&self.writer)
-            .await;
-        step(bundles.map(|bundles| pruned.bundles = bundles.rows_affected()).map_err(Into::into));
+            .bind(most)
+        });
+        step(bundles.await.map(|bundles| pruned.bundles = bundles));
+        let trainings =
+            in_batches(self, |most| db::query(TRAININGS).bind(MOST_TRAININGS).bind(most));
+        step(trainings.await.map(drop));
+        step(self.prune_counts().await);
         step(webhooks::prune(self, retention).await);
         step(self.prune_events(retention).await.map(|gone| pruned.events = gone));
         failed.map_or(Ok(pruned), Err)
+    }
+
+    async fn take_round(&self, rules: &str, within: Duration) -> Result<bool> {
+        let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX / 2);
+        let mut tx = self.begin_beside().await?;
+        // A clock that was set back meanwhile holds up no round.
+        let done = db::query(
+            "INSERT INTO rounds (rules, begun_at) VALUES ($1, /*[*/$2/*|clock_ms() + 0 * $2]*/)
+             ON CONFLICT (rules) DO UPDATE SET begun_at = excluded.begun_at
+             WHERE rounds.begun_at <= excluded.begun_at - $3 OR rounds.begun_at > excluded.begun_at + $3",
+        )
+        .bind(rules)
+        .bind(self.now().0)
+        .bind(within)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit(None).await?;
+        Ok(done.rows_affected() == 1)
     }
 
     async fn sweeping(&self) -> Result<Option<Guard>> {
@@ -115,8 +155,13 @@ impl Upkeep for SqlStore {
     async fn check_writable(&self) -> Result<()> {
         let mut tx = self.begin_beside().await?;
         // Rolled back when it is dropped.
-        db::query("UPDATE store_id SET id = id").execute(&mut *tx).await?;
-        Ok(())
+        let done = db::query("UPDATE store_id SET id = id WHERE moved_to IS NULL")
+            .execute(&mut *tx)
+            .await?;
+        match done.rows_affected() {
+            0 => Err(StoreError::InUse(MOVED.into())),
+            _ => Ok(()),
+        }
     }
 
     /// What is not in the write-ahead log any more was synced when it was moved into the database file.
@@ -162,7 +207,7 @@ impl Upkeep for SqlStore {
 impl SqlStore {
     async fn prune_devices(&self, retention: &Retention) -> Result<u64> {
         let mut tx = self.begin().await?;
-        let mut changes = endings::cancelled(&mut tx, None, self.now()).await?;
+        let changes = endings::cancelled(&mut tx, None, self.now()).await?;
         // By the clock that says when they were seen.
         let silent_ms = Timestamp::now().0.saturating_sub(retention.devices.0);
         let some: Option<i64> = db::query_scalar(
@@ -173,8 +218,7 @@ impl SqlStore {
         .fetch_optional(&mut *tx)
         .await?;
         if some.is_some() {
-            // First, as heartbeats do: one that locks the device's row before it waits for the revision would meet this one.
-            changes.push(revise(&mut tx).await?);
+            tx.revise();
         }
         let devices = db::query("DELETE FROM devices WHERE seen_at < /*[*/$1/*|clock_ms()]*/ - $2")
             .bind(self.now().0)
@@ -186,10 +230,35 @@ impl SqlStore {
             .bind(silent_ms)
             .execute(&mut *tx)
             .await?;
-        db::query(TRAININGS).bind(MOST_TRAININGS).execute(&mut *tx).await?;
-        models::prune(&mut tx).await?;
+        // Here, since none of them may be put to use meanwhile.
+        models::unused(ROWS).execute(&mut *tx).await?;
         tx.commit(changes).await?;
         Ok(devices.rows_affected())
+    }
+
+    async fn prune_counts(&self) -> Result<()> {
+        let now = self.now().0;
+        in_batches(self, |most| {
+            db::query(
+                "DELETE FROM searched WHERE (turn, since, slot) IN (
+                     SELECT turn, since, slot FROM searched WHERE since < /*[*/$1/*|clock_ms() + 0 * $1]*/ - $2 LIMIT $3)",
+            )
+            .bind(now)
+            .bind(SEARCHED_MS)
+            .bind(most)
+        })
+        .await?;
+        db::query("DELETE FROM rounds WHERE begun_at < /*[*/$1/*|clock_ms() + 0 * $1]*/ - $2")
+            .bind(now)
+            .bind(OLD_ROUNDS_MS)
+            .execute(&self.writer)
+            .await?;
+        db::query("DELETE FROM under_way WHERE at < /*[*/$1/*|clock_ms() + 0 * $1]*/ - $2")
+            .bind(now)
+            .bind(stored::LONGEST_MS)
+            .execute(&self.writer)
+            .await?;
+        Ok(())
     }
 
     async fn prune_predicted(&self, retention: &Retention) -> Result<u64> {
@@ -235,6 +304,22 @@ impl SqlStore {
                 return Ok(gone);
             }
             gone += events.rows_affected();
+        }
+    }
+}
+
+/// Executes a statement, which is given the number of rows that it may concern, until it concerns none; returns their number. Each is a
+/// transaction of its own: however much there is to be removed, no statement takes long, and nobody waits for all of them.
+pub(super) async fn in_batches<'q>(
+    store: &SqlStore,
+    statement: impl Fn(i64) -> Query<'q, ()>,
+) -> Result<u64> {
+    let mut all = 0;
+    loop {
+        let done = statement(ROWS).execute(&store.writer).await?.rows_affected();
+        all += done;
+        if done == 0 {
+            return Ok(all);
         }
     }
 }
@@ -295,8 +380,8 @@ impl Launch {
     }
 }
 
-/// Raises the revision: this transaction may change answers to lookups.
-pub(super) async fn revise(tx: &mut Connection) -> Result<Change> {
+/// Raises the count of what may have changed answers to lookups.
+pub(super) async fn raise_revision(tx: &mut Connection) -> Result<Change> {
     let value: i64 = db::query_scalar("UPDATE revision SET value = value + 1 RETURNING value")
         .fetch_one(tx)
         .await?;

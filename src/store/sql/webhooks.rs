@@ -1,5 +1,6 @@
 //! Webhooks and their deliveries, which a trigger queues when a job ends (migration 16).
 
+use super::upkeep::in_batches;
 use super::{SqlStore, codec, db};
 use crate::domain::webhook::{Delivery, DeliveryId, Webhook, WebhookId};
 use crate::domain::{JobId, JobState, Timestamp};
@@ -96,23 +97,32 @@ pub(super) async fn prune(store: &SqlStore, retention: &Retention) -> Result<()>
             (full, "too much waited for this webhook"),
         ] {
             let Some((at, id)) = before else { continue };
-            db::query(
-                "UPDATE deliveries SET state = 'failed', ended_at = $1, error = coalesce(error || '; ', '') || $2
-                 WHERE hook = $3 AND state = 'pending' AND (created_at, id) <= ($4, $5)",
-            )
-            .bind(now)
-            .bind(why)
-            .bind(&hook)
-            .bind(at)
-            .bind(id)
-            .execute(&store.writer)
+            in_batches(store, |most| {
+                db::query(
+                    "UPDATE deliveries SET state = 'failed', ended_at = $1, error = coalesce(error || '; ', '') || $2
+                     WHERE id IN (
+                         SELECT id FROM deliveries WHERE hook = $3 AND state = 'pending' AND (created_at, id) <= ($4, $5)
+                         LIMIT $6 /*[*//*|FOR UPDATE SKIP LOCKED]*/)",
+                )
+                .bind(now)
+                .bind(why)
+                .bind(&hook)
+                .bind(at)
+                .bind(&id)
+                .bind(most)
+            })
             .await?;
         }
     }
-    db::query("DELETE FROM deliveries WHERE state <> 'pending' AND ended_at < $1")
+    in_batches(store, |most| {
+        db::query(
+            "DELETE FROM deliveries WHERE id IN (
+                 SELECT id FROM deliveries WHERE state <> 'pending' AND ended_at < $1 LIMIT $2)",
+        )
         .bind(retention.events.0)
-        .execute(&store.writer)
-        .await?;
+        .bind(most)
+    })
+    .await?;
     Ok(())
 }
 
@@ -216,13 +226,14 @@ impl Webhooks for SqlStore {
         if due.is_empty() {
             return Ok(Vec::new());
         }
-        let mut tx = self.begin().await?;
+        // What another process has just claimed is passed over.
+        let mut tx = self.begin_beside().await?;
         let rows: Vec<DueRow> = db::query_as(
             "UPDATE deliveries SET attempts = attempts + 1, next_at = /*[*/$1/*|clock_ms() + ($1 - $2)]*/
              WHERE id IN (
                  SELECT id FROM deliveries
                  WHERE id IN (SELECT value FROM json_each($3)) AND state = 'pending' AND next_at <= /*[*/$2/*|statement_ms() + 0 * $2]*/
-                 ORDER BY next_at, id LIMIT $4)
+                 ORDER BY next_at, id LIMIT $4 /*[*//*|FOR UPDATE SKIP LOCKED]*/)
              RETURNING id, hook, body, attempts,
                  (SELECT url FROM webhooks WHERE webhooks.id = deliveries.hook) AS url,
                  (SELECT secret FROM webhooks WHERE webhooks.id = deliveries.hook) AS secret",
@@ -258,21 +269,8 @@ impl Webhooks for SqlStore {
             AttemptEnd::Again(at, why) => ("pending", Some(at.0), Some(why)),
             AttemptEnd::GivenUp(why) => ("failed", None, Some(why)),
         };
-        let mut tx = self.begin().await?;
-        db::query(
-            "UPDATE deliveries SET state = $2, next_at = coalesce(/*[*/$3/*|clock_ms() + $3 - $6]*/, next_at), status = $4, error = $5,
-                 ended_at = CASE $2 WHEN 'pending' THEN CAST(NULL AS BIGINT) ELSE $6 END
-             WHERE id = $1 AND state = 'pending' AND (attempts = $7 OR $2 = 'delivered')",
-        )
-        .bind(&id.0)
-        .bind(state)
-        .bind(next_at)
-        .bind(end.status.map(i64::from))
-        .bind(error)
-        .bind(Timestamp::now().0)
-        .bind(i64::from(attempts))
-        .execute(&mut *tx)
-        .await?;
+        let mut tx = self.begin_beside().await?;
+        // The webhook first, as whoever deletes it does.
         match end.end {
             AttemptEnd::Delivered => {
                 db::query(
@@ -298,6 +296,20 @@ impl Webhooks for SqlStore {
                 .await?;
             }
         }
+        db::query(
+            "UPDATE deliveries SET state = $2, next_at = coalesce(/*[*/$3/*|clock_ms() + $3 - $6]*/, next_at), status = $4, error = $5,
+                 ended_at = CASE $2 WHEN 'pending' THEN CAST(NULL AS BIGINT) ELSE $6 END
+             WHERE id = $1 AND state = 'pending' AND (attempts = $7 OR $2 = 'delivered')",
+        )
+        .bind(&id.0)
+        .bind(state)
+        .bind(next_at)
+        .bind(end.status.map(i64::from))
+        .bind(error)
+        .bind(Timestamp::now().0)
+        .bind(i64::from(attempts))
+        .execute(&mut *tx)
+        .await?;
         tx.commit([]).await
     }
 }

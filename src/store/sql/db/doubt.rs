@@ -1,29 +1,98 @@
-//! Which connections of a pool are of no use any more: those that were made before the server was seen to be gone, or to be another's
-//! replica.
+//! How long a server may take for an answer, and which connections of a pool are of no use any more: those that were made before the server
+//! was seen to be gone, or to be another's replica.
 
 use sqlx::postgres::PgDatabaseError;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::time::timeout;
 
-/// When connections were last seen to be of no use. Those made before are replaced as they come from the pool: one that met the end of its
-/// server has company.
-#[derive(Clone, Debug, Default)]
-pub(in crate::store::sql) struct Doubt(Arc<Mutex<Option<Instant>>>);
+/// How much longer than its own limit a statement is waited for. The server ends it at that limit: who hears nothing even then has a host
+/// before him that vanished without a word, of which the system would tell only much later, or never.
+const LATE: Duration = Duration::from_secs(5);
+/// The longest that a statement without a limit is waited for.
+const LONGEST_STUDY: Duration = Duration::from_secs(3600);
+
+/// Who waits for a server, and for how long. When its connections were last seen to be of no use, those made before are replaced as they
+/// come from the pool or go back to it: one that met the end of its server has company.
+#[derive(Clone, Debug)]
+pub(in crate::store::sql) struct Doubt {
+    limit: Duration,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    spent: Option<Instant>,
+    silent: Option<Instant>,
+}
 
 impl Doubt {
-    /// Looks at how a statement went, and passes it on.
-    pub fn heard<T>(&self, found: sqlx::Result<T>) -> sqlx::Result<T> {
-        if found.as_ref().err().is_some_and(is_spent) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// For statements that the server ends after this time.
+    pub fn new(statement_timeout: Duration) -> Self {
+        Self { limit: statement_timeout.saturating_add(LATE), seen: Arc::default() }
+    }
+
+    /// The same for statements that take as long as they do.
+    pub fn patient(&self) -> Self {
+        Self { limit: LONGEST_STUDY.max(self.limit), ..self.clone() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a call to the server brings, or that it brings nothing.
+    pub async fn of<T>(&self, call: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+        self.within(self.limit, call).await
+    }
+
+    /// [`Self::of`] within another time.
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = sqlx::Result<T>>,
+    ) -> sqlx::Result<T> {
+        // Dropped after the doubt is on record: its connection must not go back to the pool as one that is trusted.
+        let mut call = pin!(call);
+        let found = timeout(limit, &mut call).await;
+        self.heard(found.unwrap_or_else(|_| Err(sqlx::Error::Io(silence(limit)))))
+    }
+
+    fn heard<T>(&self, found: sqlx::Result<T>) -> sqlx::Result<T> {
+        if let Err(error) = &found {
+            let spent = is_spent(error);
+            let now = Instant::now();
+            let mut seen = self.seen();
+            if spent {
+                seen.spent = Some(now);
+            }
+            if spent || matches!(error, sqlx::Error::PoolTimedOut) {
+                seen.silent = Some(now);
+            }
         }
         found
     }
 
+    /// The server was asked for something small, and took so long for it that it must have been away.
+    pub fn was_silent(&self) {
+        self.seen().silent = Some(Instant::now());
+    }
+
+    /// Whether the server has answered all this time, as far as was asked.
+    pub fn has_answered_for(&self, time: Duration) -> bool {
+        self.seen().silent.is_none_or(|at| at.elapsed() >= time)
+    }
+
     /// Whether a connection of this age may be used.
     pub fn trusts(&self, age: Duration) -> bool {
-        let doubted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        doubted.is_none_or(|at| age < at.elapsed())
+        self.seen().spent.is_none_or(|at| age < at.elapsed())
     }
+}
+
+fn silence(limit: Duration) -> std::io::Error {
+    let what = format!("the database server has not answered within {:.1} s", limit.as_secs_f64());
+    std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }
 
 /// Whether the connection is of no use: it was lost, for which its server may have gone or ended it; what it is connected to takes no writes
@@ -58,7 +127,7 @@ mod tests {
 
     #[test]
     fn connections_made_before_the_doubt_are_not_trusted() {
-        let doubt = Doubt::default();
+        let doubt = Doubt::new(Duration::from_secs(60));
         assert!(doubt.trusts(Duration::from_secs(3600)));
         doubt.heard::<()>(Err(sqlx::Error::RowNotFound)).unwrap_err();
         assert!(doubt.trusts(Duration::from_secs(3600)));
@@ -76,5 +145,33 @@ mod tests {
         ] {
             assert_eq!(is_code_of_spent(code, routine), spent, "{code}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_hears_nothing_doubts_before_the_call_is_given_up() {
+        struct Call(Doubt);
+        impl Drop for Call {
+            fn drop(&mut self) {
+                assert!(!self.0.trusts(Duration::from_secs(3600)));
+            }
+        }
+        let doubt = Doubt::new(Duration::from_secs(60));
+        let call = Call(doubt.clone());
+        let never = async move {
+            let _call = call;
+            std::future::pending::<sqlx::Result<()>>().await
+        };
+        assert!(doubt.has_answered_for(Duration::from_secs(3600)));
+        let begun = Instant::now();
+        let silent = doubt.within(Duration::from_millis(20), never).await.unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(5) && is_spent(&silent), "{silent}");
+        assert!(!doubt.has_answered_for(Duration::from_secs(1)));
+        assert!(doubt.has_answered_for(Duration::ZERO));
+        // One who waits for a connection in vain doubts none of them.
+        let doubt = Doubt::new(Duration::from_secs(60));
+        let busy = doubt.of(async { Err::<(), _>(sqlx::Error::PoolTimedOut) }).await;
+        assert!(matches!(busy, Err(sqlx::Error::PoolTimedOut)));
+        assert!(doubt.trusts(Duration::from_secs(3600)));
+        assert!(!doubt.has_answered_for(Duration::from_secs(1)));
     }
 }

@@ -11,7 +11,7 @@ mod query;
 pub(super) use cells::Cells;
 pub use dialect::for_postgres;
 pub(super) use doubt::{Doubt, is_code_of_spent};
-pub(super) use query::{Text, query, query_as, query_scalar};
+pub(super) use query::{Query, Text, query, query_as, query_scalar};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool};
@@ -21,6 +21,8 @@ use sqlx::{
 };
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Connections to one database.
 #[derive(Clone, Debug)]
@@ -41,7 +43,13 @@ pub(super) struct PostgresPool {
 /// A connection, or a transaction on one, which is rolled back if it is dropped.
 pub(super) enum Connection {
     Sqlite(Link<Sqlite>),
-    Postgres { link: Link<Postgres>, pooled: bool, doubt: Doubt },
+    Postgres {
+        link: Link<Postgres>,
+        pooled: bool,
+        doubt: Doubt,
+        /// A statement failed, and with it the transaction: the server would answer a COMMIT with a ROLLBACK, and no error.
+        failed: bool,
+    },
 }
 
 pub(super) enum Link<D: sqlx::Database> {
@@ -84,7 +92,12 @@ impl Pool {
             Self::Sqlite(pool) => Connection::Sqlite(Link::Free(pool.acquire().await?)),
             Self::Postgres(pool) if pool.pooled.is_none() => {
                 let link = Link::Free(pool.connection().await?);
-                Connection::Postgres { link, pooled: false, doubt: pool.doubt.clone() }
+                Connection::Postgres {
+                    link,
+                    pooled: false,
+                    doubt: pool.doubt.clone(),
+                    failed: false,
+                }
             }
             Self::Postgres(pool) => pool.transaction("BEGIN READ ONLY").await?,
         })
@@ -116,26 +129,47 @@ impl Pool {
         })
     }
 
+    /// Whether the server has answered this process all this time, as far as it was asked.
+    pub fn has_answered_for(&self, time: Duration) -> bool {
+        match self {
+            Self::Sqlite(_) => true,
+            Self::Postgres(pool) => pool.doubt.has_answered_for(time),
+        }
+    }
+
+    /// An answer came so late that the server must have been away.
+    pub fn was_silent(&self) {
+        if let Self::Postgres(pool) = self {
+            pool.doubt.was_silent();
+        }
+    }
+
     pub async fn close(&self) {
         match self {
             Self::Sqlite(pool) => pool.close().await,
-            Self::Postgres(PostgresPool { pool, .. }) => pool.close().await,
+            // Who was to give a connection back may be waiting for a server that is gone.
+            Self::Postgres(PostgresPool { pool, .. }) => {
+                _ = timeout(CLOSING, pool.close()).await;
+            }
         }
     }
 }
+
+/// How long the end of a pool waits for its connections.
+const CLOSING: Duration = Duration::from_secs(5);
 
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 
 impl PostgresPool {
     /// A connection that answers: one that was used a moment ago is not asked by the pool.
     async fn connection(&self) -> sqlx::Result<PoolConnection<Postgres>> {
-        let mut connection = self.pool.acquire().await?;
-        match self.doubt.heard(connection.ping().await) {
+        let mut connection = self.doubt.of(self.pool.acquire()).await?;
+        match self.doubt.of(connection.ping()).await {
             Ok(()) => Ok(connection),
             // Those that are as old are replaced from here on.
             Err(_) => {
                 connection.close_on_drop();
-                self.pool.acquire().await
+                self.doubt.of(self.pool.acquire()).await
             }
         }
     }
@@ -150,17 +184,17 @@ impl PostgresPool {
         // To its end, whoever waits for it: of a BEGIN that is given up halfway the driver knows nothing, and the connection would go
         // back to the pool within a transaction, in which later statements are answered and not kept.
         let begun = tokio::spawn(async move {
-            match own.doubt.heard(own.pool.begin_with(statement.clone()).await) {
+            match own.doubt.of(own.pool.begin_with(statement.clone())).await {
                 // Of a server that was started again: nothing was done yet, so another connection may do it.
                 Err(error) if doubt::is_spent(&error) => {
-                    own.doubt.heard(own.pool.begin_with(statement).await)
+                    own.doubt.of(own.pool.begin_with(statement)).await
                 }
                 begun => begun,
             }
         });
         let begun = begun.await.map_err(|_| sqlx::Error::BeginFailed)??;
         let (pooled, doubt) = (self.pooled.is_some(), self.doubt.clone());
-        Ok(Connection::Postgres { link: Link::Transaction(begun), pooled, doubt })
+        Ok(Connection::Postgres { link: Link::Transaction(begun), pooled, doubt, failed: false })
     }
 }
 
@@ -168,30 +202,53 @@ impl Connection {
     pub async fn commit(self) -> sqlx::Result<()> {
         match self {
             Self::Sqlite(link) => link.commit().await,
-            Self::Postgres { link, doubt, .. } => doubt.heard(link.commit().await),
+            Self::Postgres { failed: true, .. } => Err(sqlx::Error::Protocol(
+                "a statement of the transaction has failed, so nothing of it is kept".into(),
+            )),
+            Self::Postgres { link, doubt, .. } => doubt.of(link.commit()).await,
         }
     }
 
     /// Runs statements of this program without parameters, in one message; on a server alone.
     pub async fn run(&mut self, statements: String) -> sqlx::Result<()> {
-        if let Self::Postgres { link, doubt, .. } = self {
-            let done = (**link).execute(sqlx::raw_sql(AssertSqlSafe(statements))).await;
-            doubt.heard(done)?;
+        if let Self::Postgres { link, doubt, failed, .. } = self {
+            let call = (**link).execute(sqlx::raw_sql(AssertSqlSafe(statements)));
+            noted(failed, doubt.of(call).await)?;
         }
         Ok(())
     }
 
     /// Lets the statements of this transaction take as long as they do.
     pub async fn take_time(&mut self) -> sqlx::Result<()> {
-        self.run("SET LOCAL statement_timeout = 0".to_owned()).await
+        self.run("SET LOCAL statement_timeout = 0".to_owned()).await?;
+        if let Self::Postgres { doubt, .. } = self {
+            *doubt = doubt.patient();
+        }
+        Ok(())
     }
+
+    /// Lets this transaction wait for its client as long as it does, so that others than this one are worked on meanwhile.
+    pub async fn stay(&mut self) -> sqlx::Result<()> {
+        self.run("SET LOCAL idle_in_transaction_session_timeout = 0".to_owned()).await
+    }
+}
+
+/// Notes whether a statement has failed with its transaction, and passes on how it went.
+fn noted<T>(failed: &mut bool, found: sqlx::Result<T>) -> sqlx::Result<T> {
+    *failed |= matches!(found, Err(sqlx::Error::Database(_)));
+    found
 }
 
 /// What a statement is executed on.
 pub(super) enum Executor<'c> {
     Pool(&'c Pool),
     Sqlite(&'c mut SqliteConnection),
-    Postgres { connection: &'c mut PgConnection, pooled: bool, doubt: &'c Doubt },
+    Postgres {
+        connection: &'c mut PgConnection,
+        pooled: bool,
+        doubt: &'c Doubt,
+        failed: &'c mut bool,
+    },
 }
 
 impl<'c> From<&'c Pool> for Executor<'c> {
@@ -204,8 +261,8 @@ impl<'c> From<&'c mut Connection> for Executor<'c> {
     fn from(connection: &'c mut Connection) -> Self {
         match connection {
             Connection::Sqlite(link) => Self::Sqlite(link),
-            Connection::Postgres { link, pooled, doubt } => {
-                Self::Postgres { connection: link, pooled: *pooled, doubt }
+            Connection::Postgres { link, pooled, doubt, failed } => {
+                Self::Postgres { connection: link, pooled: *pooled, doubt, failed }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A statement with its parameters, executed on either database.
 
 use super::doubt::is_spent;
-use super::{Executor, Pool, dialect};
+use super::{Executor, Pool, dialect, noted};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, FromRow, Postgres, SqlSafeStr, SqlStr, Sqlite};
@@ -130,15 +130,14 @@ macro_rules! on_server {
     ($query:expr, $pool:expr, $method:ident) => {{
         let query = $query;
         match &$pool.pooled {
-            None => $pool.doubt.heard(query.$method(&$pool.pool).await),
+            None => $pool.doubt.of(query.$method(&$pool.pool)).await,
             Some(_) => match $pool.transaction("BEGIN").await {
                 Ok(mut tx) => {
                     let Executor::Postgres { connection, doubt, .. } = Executor::from(&mut tx)
                     else {
                         return Err(sqlx::Error::BeginFailed);
                     };
-                    let found = doubt.heard(query.persistent(false).$method(connection).await);
-                    match found {
+                    match doubt.of(query.persistent(false).$method(connection)).await {
                         Ok(found) => tx.commit().await.map(|()| found),
                         failed => failed,
                     }
@@ -176,10 +175,10 @@ macro_rules! run {
                     found => found,
                 }
             }
-            Executor::Postgres { connection, pooled, doubt } => {
+            Executor::Postgres { connection, pooled, doubt, failed } => {
                 let arguments = arguments!(values, PgArguments);
                 let query = sqlx::$make::<Postgres, _, _>(dialect::translated(text), arguments);
-                doubt.heard(query.persistent(!pooled).$method(connection).await)
+                noted(failed, doubt.of(query.persistent(!pooled).$method(connection)).await)
             }
         }
     }};
@@ -214,10 +213,11 @@ impl Query<'_, ()> {
                 let query = sqlx::query_with::<Postgres, _>(dialect::translated(text), arguments);
                 affected!(on_server!(query, pool, execute))
             }
-            Executor::Postgres { connection, pooled, doubt } => {
+            Executor::Postgres { connection, pooled, doubt, failed } => {
                 let arguments = arguments!(values, PgArguments);
                 let query = sqlx::query_with::<Postgres, _>(dialect::translated(text), arguments);
-                affected!(doubt.heard(query.persistent(!pooled).execute(connection).await))
+                let done = doubt.of(query.persistent(!pooled).execute(connection)).await;
+                affected!(noted(failed, done))
             }
         }
     }

@@ -202,7 +202,7 @@ async fn quarantine(store: &SqlStore) {
     assert!(!counts.contains("B-TREE"), "{counts}");
 }
 
-/// A claim goes from turn to turn, and reads of each the oldest job and what ended within the hour.
+/// A claim goes from turn to turn, and reads of each the oldest job and what was added up within the hour.
 async fn claimed(store: &SqlStore) {
     let take = steps(store, leases::TAKE).await;
     let by = [
@@ -210,7 +210,7 @@ async fn claimed(store: &SqlStore) {
         "jobs_waiting (kind=? AND queue=? AND priority<?)",
         "jobs_waiting (kind=? AND queue=? AND priority=? AND turn=?)",
         "jobs_running (kind=? AND queue=?)",
-        "jobs_by_turn (turn=? AND finished_at>?)",
+        "searched USING PRIMARY KEY (turn=? AND since>?)",
         "jobs_running_of (turn=?)",
     ];
     assert!(by.iter().all(|by| take.contains(by)), "{take}");
