@@ -15,7 +15,7 @@ WEIGHT = "[...performance.getEntriesByType('navigation'), ...performance.getEntr
 
 
 def load(browser, url):
-    context = browser.new_context(viewport={"width": 1280, "height": 844})
+    context = browser.new_context(viewport={"width": 1440, "height": 844})
     page = context.new_page()
     page.goto(url)
     paint = page.wait_for_function("() => " + PAINT).json_value()

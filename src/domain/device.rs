@@ -142,6 +142,21 @@ impl DeviceClass {
         Some((generation, here.units.abs_diff(there.units)))
     }
 
+    /// For people: `H100 80GB HBM3`, `Intel Xeon Processor, 16 threads`; the text itself if it does not tell.
+    pub fn words(&self) -> String {
+        let told = || {
+            let (kind, rest) = self.0.split_once('/')?;
+            let units = self.hardware()?.units;
+            let name = rest.rsplitn(3, '/').nth(2)?.replace("(R)", "").replace("(TM)", "");
+            let name = name.trim();
+            Some(match kind {
+                "cpu" => format!("{name}, {units} threads"),
+                _ => name.strip_prefix("NVIDIA ").unwrap_or(name).to_owned(),
+            })
+        };
+        told().unwrap_or_else(|| self.0.clone())
+    }
+
     /// What [`Device::class`] wrote into the text. The device's name, which may contain slashes, stands between kind and
     /// capability.
     fn hardware(&self) -> Option<Hardware<'_>> {
@@ -253,6 +268,18 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::DeviceClass;
+
+    #[test]
+    fn classes_have_words() {
+        for (class, words) in [
+            ("cuda/NVIDIA H100 80GB HBM3/cc9.0/132sm", "H100 80GB HBM3"),
+            ("cpu/Intel(R) Xeon(R) Processor/avx512/16t", "Intel Xeon Processor, 16 threads"),
+            ("cpu/a/b/avx2/2t", "a/b, 2 threads"),
+            ("elsewhere", "elsewhere"),
+        ] {
+            assert_eq!(DeviceClass(class.to_owned()).words(), words);
+        }
+    }
 
     #[test]
     fn classes_are_near_by_generation_and_then_by_multiprocessors() {

@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use super::outcome::FEWEST_FOR_INTERVAL;
-use super::plan::Measured;
+use super::plan::{Measured, RunnerUp};
 use serde::{Deserialize, Serialize};
 
 /// A candidate's times in the finals.
@@ -15,9 +15,21 @@ pub struct Finalist {
     pub samples: u32,
 }
 
+impl RunnerUp {
+    /// The interval of its median. It was timed in as many rounds as the winner, which alone says how many; plans of earlier versions
+    /// have an interval however few they were.
+    pub fn interval_us(&self, winner: &Measured) -> Option<[f64; 2]> {
+        self.ci95_us.filter(|_| enough(winner.samples))
+    }
+}
+
+fn enough(samples: u32) -> bool {
+    u64::from(samples) >= FEWEST_FOR_INTERVAL
+}
+
 impl Measured {
     /// The interval of the median, if the samples are enough for 95 % confidence.
     pub fn interval_us(&self) -> Option<[f64; 2]> {
-        (u64::from(self.samples) >= FEWEST_FOR_INTERVAL).then_some(self.ci95_us)
+        enough(self.samples).then_some(self.ci95_us)
     }
 }

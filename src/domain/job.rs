@@ -108,6 +108,21 @@ pub enum SearchStrategy {
 }
 
 impl SearchStrategy {
+    pub const ALL: [Self; 6] =
+        [Self::Ranked, Self::Exhaustive, Self::Predicted, Self::Halving, Self::Sampled, Self::Full];
+
+    /// As requests spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ranked => "ranked",
+            Self::Exhaustive => "exhaustive",
+            Self::Predicted => "predicted",
+            Self::Halving => "halving",
+            Self::Sampled => "sampled",
+            Self::Full => "full",
+        }
+    }
+
     /// The strategy of a request that names none.
     pub const fn default_for(problem: &Problem) -> Self {
         problem.op().descriptor().strategy

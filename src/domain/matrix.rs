@@ -3,6 +3,12 @@
 use super::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 
+/// Longest name of a matrix, in characters.
+pub const LONGEST_NAME: usize = 200;
+
+/// What files of matrices may end in, in the order in which the endings are taken off for a name.
+pub const FILE_ENDINGS: [&str; 8] = [".gz", ".zst", ".mtx", ".npz", ".smtx", ".rb", ".rsa", ".rua"];
+
 /// Properties of a stored matrix. Its entries are stored as a blob identified by `digest`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Matrix {

@@ -51,7 +51,7 @@ pub use funnel::{FunnelStep, Judged};
 pub use intensity::Intensity;
 pub use job::{Job, JobId, JobRequest, JobState, Search, SearchStrategy, Stage, StoppedBy};
 pub use learned::{JobFeatures, LearnedModel, Learner, ModelId};
-pub use matrix::{Features, Matrix};
+pub use matrix::{FILE_ENDINGS, Features, LONGEST_NAME, Matrix};
 pub use model::ModelQuality;
 pub use outcome::{KernelFigures, Outcome, Resources, Timing};
 pub use plan::{Grade, Lookup, Plan, PlanId};

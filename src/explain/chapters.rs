@@ -2,10 +2,10 @@
 
 use super::numbers::{candidates, correlation, count, micros, percent, seconds, times};
 use super::steps::{Step, steps};
-use super::{Search, papers, stages};
+use super::{Search, ending, papers, stages};
 use crate::domain::catalog::rules::{Force, rule};
 use crate::domain::plan::Bound;
-use crate::domain::{FunnelStep, Param, StoppedBy, funnel};
+use crate::domain::{FunnelStep, Param, funnel};
 
 /// One part of the story.
 #[derive(Default)]
@@ -221,7 +221,7 @@ fn measuring(search: &Search<'_>) -> Chapter {
     };
     let mut said = vec![
         format!(
-            "{} candidates, those of the baseline among them, ran on this matrix. Each wrote to a poisoned output first, which was \
+            "{} candidates, the baseline's routines among them, ran on this matrix. Each wrote to a poisoned output first, which was \
              {check}, and only a correct one was timed.",
             count(search.trials.measured.into())
         ),
@@ -230,19 +230,17 @@ fn measuring(search: &Search<'_>) -> Chapter {
             false => format!("Not timed: {}.", failed.join(", ")),
         },
     ];
-    let ended = match search.stopped_by {
-        StoppedBy::Completed => "when every chosen candidate had been tried",
-        StoppedBy::Seconds => "when its budget of seconds was spent",
-        StoppedBy::Trials => "when its budget of trials was spent",
-        StoppedBy::Cancelled => "when it was cancelled",
-    };
-    said.push(format!("The search took {} and ended {ended}.", seconds(search.seconds)));
+    said.push(format!(
+        "The search took {}. {}",
+        seconds(search.seconds),
+        ending(search.stopped_by)
+    ));
     Chapter { id: "measured", title: "The measurements", said, ..Chapter::default() }
 }
 
 fn finals(search: &Search<'_>) -> Chapter {
     let mut said = vec![
-        "The best few and the best of the baseline were timed a second time, in turn, so that a clock or a temperature that \
+        "The best few and the fastest routine of the baseline were timed a second time, in turn, so that a clock or a temperature that \
          drifts during the search favours none of them."
             .to_owned(),
     ];
@@ -280,10 +278,13 @@ fn finals(search: &Search<'_>) -> Chapter {
     }
     match (search.baseline, search.speedup) {
         _ if search.winner.is_baseline() => {
-            said.push(
-                "No kernel of our own was faster than the baseline here, beyond the noise."
+            said.push(match search.baseline {
+                Some(it) => {
+                    format!("No other kernel was faster than {} here, beyond the noise.", it.name)
+                }
+                None => "No other kernel was faster than the baseline here, beyond the noise."
                     .to_owned(),
-            );
+            });
         }
         (Some(vendor), Some(speedup)) => said.push(format!(
             "{vendor} took {}, {} the winner's time.",
@@ -321,7 +322,8 @@ fn by_other_clock(search: &Search<'_>) -> Option<String> {
     let (clock, us, vendor) = search.measured?.by_other(search.baseline)?;
     let vendor = vendor.filter(|_| !search.winner.is_baseline());
     let vendor = vendor.map_or_else(String::new, |vendor| {
-        format!(", and the baseline's {}, {} that", micros(vendor), times(vendor / us))
+        let name = search.baseline.map_or("baseline", |it| it.name.as_str());
+        format!(", and {name} {}, {} that", micros(vendor), times(vendor / us))
     });
     Some(format!("With {} the winner took {}{vendor}.", clock.how(), micros(us)))
 }

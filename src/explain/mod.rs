@@ -2,12 +2,14 @@
 //! predicted, how much was measured, and what the finals decided. Pages and the command line say the same.
 
 mod chapters;
+mod ending;
 pub mod numbers;
 mod papers;
 mod stages;
 mod steps;
 
 pub use chapters::{Chapter, chapters};
+pub use ending::ending;
 pub use steps::{Step, compared, step, steps};
 
 use crate::domain::catalog::family::{Catalogue, FamilyDescriptor};

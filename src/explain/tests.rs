@@ -58,7 +58,7 @@ fn the_finals_are_told_by_both_clocks() {
     plan.baseline.as_mut().unwrap().clocks = row(15.0);
     let both = finals(&plan);
     let other = format!(
-        "With calls back to back the winner took {}, and the baseline's {}, {} that.",
+        "With calls back to back the winner took {}, and sprs {}, {} that.",
         numbers::micros(10.0),
         numbers::micros(15.0),
         numbers::times(1.5)

@@ -6,7 +6,7 @@ use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::page::page_request;
 use super::upload::Upload;
-use crate::domain::Digest;
+use crate::domain::{Digest, LONGEST_NAME};
 use crate::wire::{Matrix, Page};
 use axum::Json;
 use axum::extract::Request;
@@ -20,18 +20,16 @@ pub struct UploadQuery {
     name: Option<String>,
 }
 
-/// Maximum length of a matrix's name, in characters.
-const MAX_NAME: usize = 200;
-
 fn checked_name(name: Option<String>) -> Result<Option<String>, Problem> {
     match &name {
         Some(text)
             if text.is_empty()
-                || text.chars().count() > MAX_NAME
+                || text.chars().count() > LONGEST_NAME
                 || text.chars().any(char::is_control) =>
         {
-            let detail =
-                format!("a name is 1 to {MAX_NAME} characters, none of them a control character");
+            let detail = format!(
+                "a name is 1 to {LONGEST_NAME} characters, none of them a control character"
+            );
             Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("name")))
         }
         _ => Ok(name),
@@ -67,8 +65,8 @@ pub async fn list(
 ) -> Result<Json<Page<Matrix>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;
     let found = match query.q.as_deref() {
-        Some(text) if text.is_empty() || text.chars().count() > MAX_NAME => {
-            let detail = format!("q is 1 to {MAX_NAME} characters");
+        Some(text) if text.is_empty() || text.chars().count() > LONGEST_NAME => {
+            let detail = format!("q is 1 to {LONGEST_NAME} characters");
             return Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("q")));
         }
         Some(text) => app.service.matrices_like(text, &page).await?,

@@ -11,7 +11,9 @@ pub fn needed(method: &Method, route: &str) -> Option<Scope> {
         _ if !reads && !changes => None,
         "/login" | "/logout" => None,
         "/v1/tokens" | "/v1/tokens/{name}" | "/v1/audit" => Some(Scope::Admin),
-        "/v1/webhooks" | "/v1/webhooks/{id}" | "/v1/webhooks/{id}/deliveries" => Some(Scope::Admin),
+        "/v1/webhooks" | "/v1/webhooks/{id}" | "/v1/webhooks/{id}/deliveries" | "/webhooks" => {
+            Some(Scope::Admin)
+        }
         "/v1/export" | "/v1/import" => Some(Scope::Admin),
         "/metrics" => Some(Scope::Metrics),
         _ if reads => Some(Scope::Read),
@@ -30,7 +32,9 @@ pub fn needed(method: &Method, route: &str) -> Option<Scope> {
 pub fn of_all(method: &Method, route: &str) -> bool {
     match route {
         "/v1/tokens" | "/v1/tokens/{name}" | "/v1/audit" => false,
-        "/v1/webhooks" | "/v1/webhooks/{id}" | "/v1/webhooks/{id}/deliveries" => false,
+        "/v1/webhooks" | "/v1/webhooks/{id}" | "/v1/webhooks/{id}/deliveries" | "/webhooks" => {
+            false
+        }
         "/v1/export" => false,
         "/metrics" => true,
         // What changes models and the quarantine; imports, whose answers say what is there already, in other namespaces too; and what

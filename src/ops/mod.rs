@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod family;
+pub mod feature_words;
 pub mod features;
 pub mod limit;
 pub mod operation;

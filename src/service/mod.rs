@@ -40,6 +40,7 @@ mod whole;
 
 pub use crate::domain::retention::{Rule, Rules};
 pub use crate::ops::catalog;
+pub use crate::ops::feature_words::words as feature_words;
 pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
 pub use crate::store::{
     JobFilter, Page, PageRequest, Pin, Pins, Quarantined, StoredBundle, StoredToken, Story,

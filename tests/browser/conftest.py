@@ -51,7 +51,7 @@ def visit(chromium, url):
     """Opens pages in a browser that knows nothing yet; all that they did wrong is told at the end."""
     opened = []
 
-    def open_page(path, width=1280, site=None, context=None):
+    def open_page(path, width=1440, site=None, context=None):
         context = context or chromium.new_context(viewport={"width": width, "height": 844})
         context.set_default_timeout(PATIENCE_S * 1000)
         page = context.new_page()

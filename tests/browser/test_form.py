@@ -1,6 +1,8 @@
 """The form that submits a job: what becomes of files that are dropped, of files that are refused, and of links that fill it
 in."""
 
+import re
+
 from playwright.sync_api import expect
 from service import band
 
@@ -178,3 +180,34 @@ def test_a_matrix_is_found_by_its_name(visit, api):
     page.fill("#find", "bridge 1")
     page.press("#find", "Enter")
     page.wait_for_url(f"**/matrices/{digests[1]}")
+
+
+def test_what_is_left_empty_is_said(visit, board):
+    page = visit("/jobs")
+    if not page.locator("#submit-card").get_attribute("open"):
+        page.locator("#submit-card > summary").click()
+    page.locator("#search-options > summary").click()
+    placeholder = lambda id: page.locator(id).get_attribute("placeholder")
+    assert [placeholder(id) for id in ("#seconds", "#top-k", "#trials")] == ["60 (default)", "16 (default)", "512 (default)"]
+    expect(page.locator("#budgets")).to_contain_text("from loading to the finals")
+    assert page.locator("#strategy option").evaluate_all("all => all.map(one => one.value)") == [
+        "", "ranked", "exhaustive", "predicted", "halving", "sampled", "full"]
+    page.locator("#op").select_option("sptrsv")
+    assert placeholder("#trials") == "64 (default)"
+    expect(page.locator("#top-k")).to_be_hidden()
+    page.locator("#strategy").select_option("full")
+    assert placeholder("#trials") == "600 (default)"
+    expect(page.get_by_label("Measure afterwards")).to_be_hidden()
+    page.locator("#strategy").select_option("predicted")
+    expect(page.get_by_label("Measure afterwards")).to_be_visible()
+
+
+def test_a_plan_is_predicted_without_measuring(visit, board):
+    page = visit(f"/#submit={board.other}")
+    page.locator("#search-options > summary").click()
+    page.locator("#strategy").select_option("predicted")
+    page.locator("#n").fill("24")
+    page.locator("#submit-go").click()
+    page.wait_for_url(re.compile("/jobs/"))
+    expect(page.locator("#job")).to_have_attribute("data-state", "succeeded")
+    expect(page.locator("#estimate")).to_have_text("The model chose; nothing was measured.")

@@ -72,7 +72,7 @@ def test_reload_and_lost_connection_lose_nothing(visit, api, url, long_job):
 
 
 def test_without_its_stream_a_page_asks_and_sees_the_end(visit, api, long_job, chromium):
-    context = chromium.new_context(viewport={"width": 1280, "height": 844})
+    context = chromium.new_context(viewport={"width": 1440, "height": 844})
     context.route("**/events**", lambda route: route.abort())
     page = visit(f"/jobs/{long_job}", context=context)
     page.watch.allow(f"ERR_FAILED|{BROKEN}")
@@ -92,7 +92,7 @@ def test_a_script_that_comes_late_costs_nothing(visit, api, long_job, chromium, 
         time.sleep(1.5)
         route.continue_()
 
-    context = chromium.new_context(viewport={"width": 1280, "height": 844})
+    context = chromium.new_context(viewport={"width": 1440, "height": 844})
     context.route(re.compile(rf"/{re.escape(late)}[^/]*\.?js"), wait)
     page = visit(f"/jobs/{long_job}", context=context)
     shows_more_than(page, on_page(page))

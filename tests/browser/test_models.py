@@ -7,7 +7,7 @@ from watch import look
 
 def test_a_training_is_asked_for_and_told_of(visit):
     page = visit("/models")
-    page.get_by_role("button", name="Train for sptrsv").click()
+    page.get_by_role("button", name="Train for SpTRSV").click()
     expect(page.locator("#models-message")).to_contain_text("queued")
     # However it ends: there may be too little to learn from.
     page.wait_for_load_state("networkidle")
@@ -44,7 +44,7 @@ def test_learned_models_are_shown_activated_and_rolled_back(visit, learned):
     expect(held_out.locator("tbody th").first).to_contain_text("boosted trees")
     # Two versions are a line over time.
     expect(part.locator("svg .line-full")).to_have_count(1)
-    features = part.get_by_role("table", name="Feature importance").locator("tbody th")
+    features = part.get_by_role("table", name="Feature importance").locator("tbody th code")
     assert features.all_text_contents() == [part["feature"] for part in told["importance"]][:12] != []
     look(page)
 

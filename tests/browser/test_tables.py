@@ -5,8 +5,9 @@ import io
 import re
 from datetime import datetime
 
+import pytest
 from playwright.sync_api import expect
-from service import band
+from service import band, until
 
 
 def test_a_table_is_sorted_and_its_order_is_in_the_address(visit, board):
@@ -45,6 +46,42 @@ def test_jobs_stay_sorted_when_the_list_is_renewed_and_compare_side_by_side(visi
     expect(page.locator("#side")).to_contain_text("Time per call")
 
 
+def test_a_third_click_restores_the_order_and_keeps_what_was_picked(visit, board):
+    page = visit("/matrices")
+    names = lambda: page.locator("#matrices tbody tr .matrix-name").all_inner_texts()
+    first = names()
+    page.evaluate("window.same = true")
+    page.locator("#matrices [data-compare]").nth(0).check()
+    head = page.locator("th[data-sort=nonzeros]")
+    for _ in range(3):
+        head.get_by_role("button").click()
+    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
+    assert names() == first and page.evaluate("window.same"), "it is the same page"
+    expect(page.locator("#matrices [data-compare]:checked")).to_have_count(1)
+
+
+def test_picks_and_order_go_along_from_page_to_page(visit, board):
+    page = visit("/matrices?limit=1#sort-matrices=nonzeros")
+    expect(page.locator("[data-sorted=matrices]")).to_be_visible()
+    page.locator("#matrices [data-compare]").check()
+    page.get_by_role("link", name="Older").click()
+    page.wait_for_url(re.compile(r"cursor="))
+    expect(page.locator("th[data-sort=nonzeros]")).to_have_attribute("aria-sort", "ascending")
+    page.locator("#matrices [data-compare]").first.check()
+    expect(page.locator("[data-compare-go]")).to_have_text("Compare 2 matrices")
+    page.reload()
+    expect(page.locator("[data-compare-go]")).to_have_text("Compare 2 matrices")
+    # Who picks no longer sees the first of them.
+    page.get_by_role("button", name="Compare none").click()
+    expect(page.locator("[data-compare-go]")).to_be_hidden()
+    expect(page.locator("[data-compare]:checked")).to_have_count(0)
+    page.locator("#q").fill("a band")
+    page.locator("#q").press("Enter")
+    page.wait_for_url(re.compile(r"q=a"))
+    expect(page.locator("th[data-sort=nonzeros]")).to_have_attribute("aria-sort", "ascending")
+    expect(page.locator("[data-sorted=matrices]")).to_be_hidden()
+
+
 def test_a_table_and_a_chart_can_be_taken_away(visit, board):
     page = visit("/matrices")
     with page.expect_download() as saved:
@@ -63,10 +100,31 @@ def test_a_table_and_a_chart_can_be_taken_away(visit, board):
     assert saved.value.path().stat().st_size > 2000
 
 
+@pytest.mark.parametrize("path, sign, files", [
+    ("/plans/{plan}", "#roofline svg", ["Times of one call as PNG", "Roofline as PNG", "Parameters as CSV"]),
+    ("/matrices/{digest}", "#levels svg circle", ["Row lengths as PNG", "Lower triangle as PNG", "Plans of the matrix as CSV"]),
+    ("/jobs/{job}", "#tile-map svg", ["Tile space as PNG"]),
+    ("/devices", "#devices article", ["Devices as CSV"]),
+    ("/models", "#models table", ["Predicted against measured as CSV"]),
+])
+def test_every_table_and_picture_is_a_file_too(visit, board, path, sign, files):
+    page = visit(path.format(**vars(board)))
+    page.locator(sign).first.wait_for()
+    for name in files:
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=name).first.click()
+        content = saved.value.path().read_bytes()
+        if name.endswith("PNG"):
+            assert content.startswith(b"\x89PNG") and len(content) > 2000, name
+        else:
+            rows = list(csv.reader(io.StringIO(content.decode())))
+            assert len(rows) > 1 and {len(row) for row in rows} == {len(rows[0])}, rows
+
+
 def test_details_are_at_the_cursor(visit, board):
     page = visit(f"/matrices/{board.digest}")
-    page.locator("#levels svg circle.bar-fill").first.wait_for()
-    page.locator("#levels svg circle.bar-fill").first.hover()
+    page.locator("#levels svg circle.ink").first.wait_for()
+    page.locator("#levels svg circle.ink").first.hover()
     expect(page.locator(".tip")).to_be_visible()
     expect(page.locator(".tip")).to_contain_text("row")
     page.mouse.move(1, 1)
@@ -102,7 +160,7 @@ def test_the_header_reaches_the_edge_of_the_window(visit, board):
 
 
 def test_whoever_wants_it_is_notified_of_the_end(chromium, visit, api, url, delaunay):
-    context = chromium.new_context(viewport={"width": 1280, "height": 844})
+    context = chromium.new_context(viewport={"width": 1440, "height": 844})
     context.grant_permissions(["notifications"], origin=url)
     context.add_init_script("""window.told = []; window.Notification = class { static permission = "granted";
         static requestPermission() { return Promise.resolve("granted"); }
@@ -117,3 +175,17 @@ def test_whoever_wants_it_is_notified_of_the_end(chromium, visit, api, url, dela
     expect(page.locator("#job")).to_have_attribute("data-state", "succeeded")
     page.wait_for_function("window.told.length === 2")
     assert "delaunay_n15: succeeded" in page.evaluate("window.told[0]"), digest
+
+
+def test_the_list_tells_of_ends_as_well(chromium, visit, api, url, delaunay):
+    context = chromium.new_context(viewport={"width": 1440, "height": 844})
+    context.grant_permissions(["notifications"], origin=url)
+    context.add_init_script("""window.told = []; localStorage.setItem("notify", "yes"); window.Notification = class { static permission = "granted";
+        constructor(title, { body, tag }) { window.told.push(title, tag); } addEventListener() {} };
+        Object.defineProperty(document, "hasFocus", { value: () => false });""")
+    job = api.submit(api.upload(delaunay.read_bytes(), "delaunay_n15"), {"op": "spmm", "n": 40}, search={"strategy": "exhaustive", "seconds": 5})
+    page = visit("/jobs", context=context)
+    expect(page.locator("[data-notify]")).to_have_attribute("aria-pressed", "true")
+    # The page's policy forbids the eval that waiting for a function takes.
+    until(lambda: page.evaluate("window.told.length") == 2, "the notification")
+    assert page.evaluate("window.told") == ["delaunay_n15: succeeded", f"/jobs/{job}"]

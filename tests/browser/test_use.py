@@ -7,7 +7,7 @@ from watch import look
 WAYS = ("python", "cpp", "cli")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1440, 390])
 def test_a_plan_begins_with_the_lines_that_use_it(visit, board, width):
     page = visit(f"/plans/{board.plan}", width)
     assert page.locator("main section").first.get_attribute("id") == "use"

@@ -1,8 +1,13 @@
 """A browser page under watch: what it must never do is collected, and fails the test that opened it."""
 
 import re
+from importlib.resources import files
 from pathlib import Path
 
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+# Everything that axe-core has but its experiments: WCAG 2.2 up to AA, and its best practices.
+AXE_RUN = """() => axe.run(document, { resultTypes: ["violations"] }).then(found => found.violations.flatMap(({ id, help, nodes }) =>
+    nodes.map(({ target, failureSummary }) => `${id} (${help}) at ${target.join(" ")}: ${failureSummary.replace(/\\s+/g, " ")}`)))"""
 MEASURES = Path(__file__).with_name("measures.js").read_text()
 # Sums what moves without anybody having touched the page.
 SHIFTS = """
@@ -57,8 +62,15 @@ def measure(page, name):
     return page.evaluate(f"name => ({MEASURES})[name]()", name)
 
 
+def violations(page):
+    """What axe-core finds on the page as it now stands."""
+    if not page.evaluate("Boolean(window.axe)"):
+        page.evaluate(AXE)
+    return page.evaluate(AXE_RUN)
+
+
 def look(page, themes=("light", "dark")):
-    """Overflow and contrast of the page as it now stands, in each theme."""
+    """Overflow, contrast and accessibility of the page as it now stands, in each theme."""
     width = page.viewport_size["width"]
     found = measure(page, "overflow")
     # Text below the window has no pixels to ask for; the page is shown whole.
@@ -67,5 +79,5 @@ def look(page, themes=("light", "dark")):
         page.emulate_media(color_scheme=theme)
         # Colours that move between themes are there once no transition runs any more.
         page.wait_for_function("document.getAnimations().every(a => a.playState !== 'running' || a.effect.getTiming().iterations === Infinity)")
-        found += [f"{theme}: {text}" for text in measure(page, "contrast")]
+        found += [f"{theme}: {text}" for text in measure(page, "contrast") + violations(page)]
     assert not found, f"{page.url} at {width} px:\n" + "\n".join(found)

@@ -87,7 +87,10 @@ async fn an_ended_job_links_its_plan_and_listens_no_more() {
     let plan = app.finish(&app.claim().await).await;
     let page = page(&app, &format!("/jobs/{id}")).await;
     let link = format!(r#"id="plan-link" href="/plans/{}""#, plan.id);
-    assert_has(&page, &[&link, r#"data-state="succeeded""#, "12.5 µs", "2.00× the vendor"]);
+    assert_has(
+        &page,
+        &[&link, r#"data-state="succeeded""#, "12.5 µs", "2.00× over sprs, one thread"],
+    );
     // The job told no funnel; its plan has one.
     assert_has(&page, &["Registers", "LO-SpMM, section 3.2", "the top 16 by the model", "−44"]);
     assert!(!page.contains("hx-sse:connect") && !page.contains("data-cancel"));

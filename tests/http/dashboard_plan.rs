@@ -180,7 +180,10 @@ async fn models_are_listed_once_a_plan_tells_of_them() {
     assert!(page(&app, "/models").await.contains("No data yet"));
     app.tuned(9, 32).await;
     let text = page(&app, "/models").await;
-    assert!(text.contains("id=\"models\"") && text.contains("<code>intensity</code>"));
+    assert!(
+        text.contains("id=\"models\"")
+            && text.contains("analytic model <code class=\"soft\">intensity</code>")
+    );
     assert!(text.contains("1.25×") && text.contains("too optimistic") && text.contains("0.75"));
     assert!(text.contains("close to the measured order"));
 }

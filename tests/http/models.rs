@@ -318,8 +318,8 @@ async fn the_page_shows_learned_models_and_what_trains() {
     let text = page("/models").await;
     assert!(text.contains("data-activate=\"new\"") && !text.contains("data-activate=\"old\""));
     assert!(text.contains("data-roll-back=\"spmm\"") && !text.contains("<b>better"));
-    assert!(text.contains("<code>rows</code>") && text.contains(">random<"));
-    assert!(text.contains("<rect class=\"bar-fill\"") && text.contains("90 %"));
+    assert!(text.contains("rows <code class=\"soft\">rows</code>") && text.contains(">random<"));
+    assert!(text.contains("<rect class=\"ink\"") && text.contains("90 %"));
     assert_eq!(text.matches(">in use</span>").count(), 1);
     assert!(text.contains("data-train=\"spmm\"") && !text.contains("style=\""));
     let training = app.post("/v1/models/train", &json!({"op": "spmm"})).await;

@@ -27,7 +27,7 @@ fn case(method: &Method, path: &str) -> Case {
     match (method.as_str(), path) {
         ("GET", "/" | "/v1/matrices" | "/v1/jobs" | "/v1/pins" | "/v1/webhooks" | "/v1/tokens")
         | ("GET", "/v1/audit" | "/jobs" | "/fragments/jobs" | "/matrices" | "/how" | "/find")
-        | ("GET", "/compare" | "/v1/overview" | "/overview") => Case::Lists,
+        | ("GET", "/compare" | "/v1/overview" | "/overview" | "/webhooks") => Case::Lists,
         // `an_export_is_of_a_namespace`; imports are the operator's.
         ("GET", "/v1/export") => Case::Makes,
         ("POST", "/v1/import") => Case::OfAll,

@@ -66,7 +66,10 @@ fn operations() -> Vec<(Method, String, Option<String>)> {
     assert!(all.len() >= 38, "{}", all.len());
     let pages =
         PAGES.iter().filter(|page| !page.starts_with("/log") && !page.starts_with("/static"));
-    all.extend(pages.map(|page| (Method::GET, (*page).to_owned(), Some("read".to_owned()))));
+    all.extend(pages.map(|page| {
+        let scope = if *page == "/webhooks" { "admin" } else { "read" };
+        (Method::GET, (*page).to_owned(), Some(scope.to_owned()))
+    }));
     all
 }
 

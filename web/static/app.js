@@ -17,55 +17,21 @@
         document.dispatchEvent(new CustomEvent("themechange"));
     });
 
-    // <button data-copy="text"> or <button data-copy-from="#id">
+    // <button data-copy="text">, <button data-copy-from="#id">, or <button data-copy-address>: the address of the page, with its filters,
+    // its order and what is chosen.
+    const textOf = ({ copy, copyFrom }) => {
+        if (copyFrom) return document.querySelector(copyFrom)?.textContent.trim() ?? "";
+        return copy ?? location.href;
+    };
     document.addEventListener("click", async event => {
-        const button = event.target.closest("[data-copy], [data-copy-from]");
+        const button = event.target.closest("[data-copy], [data-copy-from], [data-copy-address]");
         if (!button) return;
-        const source = button.dataset.copyFrom && document.querySelector(button.dataset.copyFrom);
-        const text = source ? source.textContent.trim() : button.dataset.copy ?? "";
         let done = "Copied";
-        try { await navigator.clipboard.writeText(text); } catch { done = "Not allowed"; }
+        try { await navigator.clipboard.writeText(textOf(button.dataset)); } catch { done = "Not allowed"; }
         const before = button.textContent;
         button.textContent = done;
         setTimeout(() => { button.textContent = before; }, 1200);
     });
-
-    // <button data-copy-address>: the address of the page, with its filters and its order.
-    document.addEventListener("click", async event => {
-        const button = event.target.closest("[data-copy-address]");
-        if (!button) return;
-        let done = "Copied";
-        try { await navigator.clipboard.writeText(location.href); } catch { done = "Not allowed"; }
-        const before = button.textContent;
-        button.textContent = done;
-        setTimeout(() => { button.textContent = before; }, 1200);
-    });
-
-    // Notifications of the browser when a job ends. Only secure pages may show any; whoever wants none is never asked.
-    const possible = "Notification" in window && isSecureContext;
-    const wanted = () => { try { return localStorage.getItem("notify") === "yes"; } catch { return false; } };
-    const offerNotify = () => {
-        for (const button of document.querySelectorAll("[data-notify]")) {
-            button.hidden = !possible || Notification.permission === "denied";
-            const on = possible && wanted() && Notification.permission === "granted";
-            button.setAttribute("aria-pressed", String(on));
-            button.textContent = on ? "You are notified at the end" : "Notify me at the end";
-        }
-    };
-    document.addEventListener("click", async event => {
-        const button = event.target.closest("[data-notify]");
-        if (!button) return;
-        const on = button.getAttribute("aria-pressed") === "true";
-        const granted = on || await Notification.requestPermission() === "granted";
-        try { localStorage.setItem("notify", !on && granted ? "yes" : "no"); } catch { /* private windows keep nothing */ }
-        offerNotify();
-    });
-    window.notifyEnd = (title, text) => {
-        if (!possible || !wanted() || Notification.permission !== "granted" || !document.hidden && document.hasFocus()) return;
-        const told = new Notification(title, { body: text, tag: location.pathname });
-        told.addEventListener("click", () => { focus(); told.close(); });
-    };
-    offerNotify();
 
     // <div data-refresh="2" hx-get="..." hx-trigger="refresh">: refreshed at this interval in seconds while the page is
     // visible and no field in it has the focus; every data-hurry seconds while it contains an element with that attribute.

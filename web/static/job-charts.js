@@ -229,9 +229,15 @@
     const measuredOf = trials => trials.filter(trial => trial.median > 0);
     const least = list => list.reduce((best, trial) => best && best.median <= trial.median ? best : trial, undefined);
 
+    // What speed-ups are over: the fastest routine of the baseline, and its name.
+    function baselineOf(trials) {
+        const trial = least(measuredOf(trials).filter(one => one.baseline));
+        return { trial, name: trial?.family ?? "the baseline" };
+    }
+
     function progressData(trials, { ended, winner }) {
         const known = measuredOf(trials);
-        const vendor = least(known.filter(trial => trial.vendor));
+        const { trial: baseline, name } = baselineOf(trials);
         const room = around(known.map(trial => trial.median), 0.85, 1.15);
         // Failures are drawn at the top, above all times.
         const top = failedOf(trials).length ? beyond(room, 0.14) : room.high, edge = beyond(room, 0.08);
@@ -246,8 +252,8 @@
             const text = `Trial ${n + 1}: ${named(trial)}, ${measured ? micros(trial.median) : reason(trial)}${won ? ", the winner" : ""}${so}`;
             points.push({ x: n + 1, y: measured ? trial.median : edge, text, won, failed: measured ? "" : trial.state });
         });
-        const level = vendor?.median;
-        const gain = level && best !== vendor ? `, ${digits(level / best.median)}× the vendor's speed (${micros(level)})` : "";
+        const level = baseline?.median;
+        const gain = level && best !== baseline ? `, ${digits(level / best.median)}× over ${name} (${micros(level)})` : "";
         // The same words as in job/summaries.rs.
         const fastest = best ? `; fastest ${named(best)}: ${micros(best.median)}${gain}` : "";
         const summary = trials.length
@@ -346,7 +352,16 @@
         const again = () => charts.forEach(chart => chart.draw());
         document.addEventListener("themechange", again);
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-        return { set: (trials, told) => charts.forEach(chart => chart.set(trials, told)) };
+        return {
+            set(trials, told) {
+                charts.forEach(chart => chart.set(trials, told));
+                this.baseline = baselineOf(trials).name;
+                const legend = document.getElementById("baseline-name");
+                if (legend && legend.textContent !== this.baseline) legend.textContent = this.baseline;
+            },
+            // What speed-ups are over, in words.
+            baseline: "the baseline",
+        };
     }
 
     window.jobCharts = { create, micros, digits };

@@ -20,14 +20,14 @@
         const data = JSON.parse(byId("trials").textContent);
         budget = data.seconds;
         words = data.words;
-        const told = data.trials, vendor = new Set(data.vendor);
+        const told = data.trials, baselines = new Set(data.baseline);
         told.ordinal.forEach((ordinal, n) => {
             const { family, names } = data.shapes[told.shape[n]];
             const values = told.values[n];
             trials.set(ordinal, {
                 ordinal, family, state: data.states[told.state[n]], predicted: told.predicted[n], median: told.median[n],
                 params: names.map((name, at) => `${name}=${values[at]}`).join(" "), at: data.from + told.at[n],
-                vendor: vendor.has(ordinal), why: data.why[ordinal],
+                baseline: baselines.has(ordinal), why: data.why[ordinal],
             });
         });
         winner = data.winner;
@@ -41,6 +41,8 @@
         const element = byId(id);
         if (element && element.textContent !== text) element.textContent = text;
     };
+    // Of a library's routine the library, as on the server's pages.
+    const familyOf = ({ family, params }) => words.libraries[params.algorithm] ?? family;
     const params = candidate => Object.entries(candidate.params).map(([name, value]) => `${name}=${value}`).join(" ");
 
     function tellCount() {
@@ -92,9 +94,10 @@
         tellCount();
         if (told.best) {
             say("best-time", micros(told.best.median_us));
-            say("best-speedup", told.best.candidate.role === "baseline" ? "the vendor's own routine" : told.best.speedup ? `${digits(told.best.speedup)}× the vendor's speed` : "");
+            const name = charts.baseline;
+            say("best-speedup", told.best.candidate.role === "baseline" ? `the baseline itself, ${name}` : told.best.speedup ? `${digits(told.best.speedup)}× over ${name}` : "");
             const family = document.createElement("b");
-            family.textContent = told.best.candidate.family;
+            family.textContent = familyOf(told.best.candidate);
             byId("best-candidate").replaceChildren(family, ` ${params(told.best.candidate)}`);
         }
         if (told.started_at && since === undefined) startClock(0);
@@ -107,11 +110,11 @@
     function tellTrial(told) {
         const ordinal = Number(told.id.split("/").pop());
         if (trials.has(ordinal)) return;
-        const { family } = told.candidate;
+        const family = familyOf(told.candidate);
         trials.set(ordinal, {
             ordinal, state: told.counted_as.replaceAll("_", " "), why: told.detail?.slice(0, 160), predicted: told.predicted_us, median: told.median_us, family,
             params: params(told.candidate), at: Date.parse(told.created_at),
-            vendor: told.baseline,
+            baseline: told.baseline,
         });
         drawSoon();
         refresh();
@@ -207,7 +210,7 @@
         if (ended) return;
         ended = true;
         say("connection", "");
-        window.notifyEnd?.(`${byId("matrix-link")?.textContent ?? "A job"}: ${now.state}`, [byId("best-time")?.textContent, byId("best-speedup")?.textContent].filter(Boolean).join(", "));
+        window.notifyEnd?.(`${byId("matrix-link")?.textContent ?? "A job"}: ${now.state}`, [byId("best-time")?.textContent, byId("best-speedup")?.textContent].filter(Boolean).join(", "), address);
         // Without htmx the page cannot be replaced in place.
         if (!window.htmx) return location.reload();
         for (;;) {

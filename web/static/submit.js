@@ -67,7 +67,16 @@
         for (const part of form.querySelectorAll("[data-op]")) part.hidden = !part.dataset.op.split(" ").includes(op.value);
         restrict();
     };
-    op.addEventListener("change", switchFields);
+    // The options of the search that the chosen strategy has, and the trials that it makes if nothing else is asked.
+    const strategy = $("strategy");
+    const switchStrategy = () => {
+        const chosen = strategy.value || strategy.options[0].dataset[op.value];
+        for (const part of form.querySelectorAll("[data-strategy]")) part.hidden = part.dataset.strategy !== chosen;
+        const trials = [...strategy.options].find(option => option.value === chosen)?.dataset.trials;
+        $("trials").placeholder = `${trials} (default)`;
+    };
+    op.addEventListener("change", () => { switchFields(); switchStrategy(); });
+    strategy.addEventListener("change", switchStrategy);
     form.addEventListener("change", event => {
         if (event.target === op) return;
         delete event.target.dataset.wanted;
@@ -162,12 +171,13 @@
     }
 
     // As the command line names matrices: without the endings of the formats.
+    const endings = JSON.parse(form.dataset.endings);
     const fileName = name => {
         let plain = name;
-        for (const ending of [".gz", ".zst", ".mtx", ".npz", ".smtx", ".rb", ".rsa", ".rua"]) {
+        for (const ending of endings) {
             if (plain.endsWith(ending)) plain = plain.slice(0, -ending.length);
         }
-        return [...(plain || name).replace(/[\u0000-\u001f\u007f-\u009f]/g, " ")].slice(0, 200).join("");
+        return [...(plain || name).replace(/[\u0000-\u001f\u007f-\u009f]/g, " ")].slice(0, Number(form.dataset.longestName)).join("");
     };
 
     // fetch does not report upload progress.
@@ -318,6 +328,7 @@
 
     // A page restored from the browser's cache keeps its selections.
     switchFields();
+    switchStrategy();
     if (file.files.length) chosen();
     // A link from another page may name the matrix, and with it the problem and the device. Because a link may come from
     // anywhere, it sets only values that could be chosen here, and no collapsed field: the user sees everything before it is
@@ -333,7 +344,7 @@
     if (named !== null) {
         $("submit-card").open = true;
         if (/^[0-9a-f]{64}$/.test(named)) matrix.value = named;
-        if (linked.has("problem.op")) { fill(op, linked.get("problem.op")); switchFields(); }
+        if (linked.has("problem.op")) { fill(op, linked.get("problem.op")); switchFields(); switchStrategy(); }
         for (const field of form.querySelectorAll("[data-member]")) {
             const value = linked.get(field.dataset.member);
             if (value === null || !linkable.test(field.dataset.member) || field.closest("[hidden]")) continue;

@@ -1,14 +1,27 @@
-// What tables and pictures offer beside themselves: sorting by a column, with the order in the address; rows to compare side by side;
-// files to take away (CSV of a table, PNG of a picture); the title of a picture's part at the cursor.
+// What tables and pictures offer beside themselves: sorting by a column, and rows to compare side by side, both kept in the address; files
+// to take away (CSV of a table, PNG of a picture); the title of a picture's part at the cursor.
 (() => {
     "use strict";
 
     // --- sorting: <table data-sort-as="name">, <th data-sort>, and <td data-value> where the text is not what is compared
 
     // Behind the #, which is the page's own: the server orders nothing by it.
-    const ordered = () => new URLSearchParams(location.hash.slice(1));
+    const kept = () => new URLSearchParams(location.hash.slice(1));
+    const hashOf = all => all.size ? `#${String(all).replaceAll("%2C", ",")}` : "";
+    const keep = all => {
+        history.replaceState(null, "", `${location.pathname}${location.search}${hashOf(all)}`);
+        pass();
+    };
+    // <... data-keep>: links and forms that lead to other rows of the same list take order and choice along.
+    const pass = () => {
+        const hash = hashOf(new URLSearchParams([...kept()].filter(([name]) => /^(sort|pick)-/.test(name))));
+        for (const part of document.querySelectorAll("[data-keep]")) {
+            if (part.matches("form")) part.action = `${part.getAttribute("action").split("#")[0]}${hash}`;
+            for (const link of part.querySelectorAll("a[href]")) link.hash = hash;
+        }
+    };
     const orderOf = table => {
-        const [column, way] = (ordered().get(`sort-${table.dataset.sortAs}`) ?? "").split(".");
+        const [column, way] = (kept().get(`sort-${table.dataset.sortAs}`) ?? "").split(".");
         return { column, falling: way === "down" };
     };
     const valueOf = (row, at) => {
@@ -38,9 +51,11 @@
             else head.removeAttribute("aria-sort");
         }
         const at = heads.findIndex(head => head.dataset.sort === column && column);
-        if (at < 0) return;
         const body = table.tBodies[0], rows = [...body.rows];
-        const sorted = rows.map((row, place) => ({ row, place, value: valueOf(row, at) })).sort((a, b) => {
+        // The order of the server, to go back to: rows that came with another answer have none yet.
+        if (rows.some(row => row.dataset.place === undefined)) rows.forEach((row, place) => { row.dataset.place = place; });
+        for (const note of document.querySelectorAll(`[data-sorted="${table.dataset.sortAs}"]`)) note.hidden = at < 0;
+        const sorted = rows.map((row, place) => ({ row, place, value: at < 0 ? Number(row.dataset.place) : valueOf(row, at) })).sort((a, b) => {
             const by = compare(a.value, b.value);
             const turned = falling && a.value !== "" && b.value !== "" ? -by : by;
             return turned || a.place - b.place;
@@ -53,37 +68,55 @@
         const head = event.target.closest("th[data-sort] > button.sort")?.parentElement;
         if (!head) return;
         const table = head.closest("table"), { column, falling } = orderOf(table);
-        const orders = ordered(), name = `sort-${table.dataset.sortAs}`, by = head.dataset.sort;
-        // Up, down, and as it was.
-        if (column !== by) orders.set(name, by);
-        else if (!falling) orders.set(name, `${by}.down`);
-        else orders.delete(name);
-        history.replaceState(null, "", `${location.pathname}${location.search}#${orders}`);
-        if (orders.has(name)) sortAll();
-        else location.reload();
+        const all = kept(), name = `sort-${table.dataset.sortAs}`, by = head.dataset.sort;
+        // Up, down, and as the server has it.
+        if (column !== by) all.set(name, by);
+        else if (!falling) all.set(name, `${by}.down`);
+        else all.delete(name);
+        keep(all);
+        sortAll();
     });
-    addEventListener("hashchange", () => sortAll());
+    addEventListener("hashchange", () => { sortAll(); offer(); });
 
-    // --- rows to compare: <input type="checkbox" data-compare="jobs" value="...">, <a data-compare-go="jobs">
+    // --- rows to compare: <input type="checkbox" data-compare="jobs" value="...">, <a data-compare-go="jobs">, <button data-compare-none="jobs">
 
     const MOST = 6;
-    const chosen = new Map();
+    const chosen = what => (kept().get(`pick-${what}`) ?? "").split(",").filter(Boolean);
+    const choose = (what, values) => {
+        const all = kept();
+        if (values.length) all.set(`pick-${what}`, values.join(","));
+        else all.delete(`pick-${what}`);
+        keep(all);
+        offer();
+    };
     const offer = () => {
-        for (const box of document.querySelectorAll("[data-compare]")) box.checked = chosen.get(box.dataset.compare)?.has(box.value) ?? false;
+        for (const box of document.querySelectorAll("[data-compare]")) {
+            const values = chosen(box.dataset.compare);
+            box.checked = values.includes(box.value);
+            box.disabled = !box.checked && values.length >= MOST;
+            box.title = box.disabled ? `At most ${MOST} fit beside each other` : "";
+        }
         for (const link of document.querySelectorAll("[data-compare-go]")) {
-            const what = link.dataset.compareGo, values = [...chosen.get(what) ?? []];
+            const what = link.dataset.compareGo, values = chosen(what);
             link.hidden = values.length < 2;
             link.textContent = `Compare ${values.length} ${what}`;
             link.href = `/compare?${what}=${values.map(encodeURIComponent).join(",")}`;
+        }
+        // What was chosen on another page of the list cannot be unticked here.
+        for (const button of document.querySelectorAll("[data-compare-none]")) {
+            const here = [...document.querySelectorAll("[data-compare]")].map(box => box.value);
+            button.hidden = chosen(button.dataset.compareNone).every(value => here.includes(value));
         }
     };
     document.addEventListener("change", event => {
         const box = event.target.closest?.("[data-compare]");
         if (!box) return;
-        const values = chosen.get(box.dataset.compare) ?? new Set();
-        if (box.checked && values.size < MOST) values.add(box.value); else values.delete(box.value);
-        chosen.set(box.dataset.compare, values);
-        offer();
+        const others = chosen(box.dataset.compare).filter(value => value !== box.value);
+        choose(box.dataset.compare, box.checked ? [...others, box.value].slice(0, MOST) : others);
+    });
+    document.addEventListener("click", event => {
+        const button = event.target.closest("[data-compare-none]");
+        if (button) choose(button.dataset.compareNone, []);
     });
 
     // --- files
@@ -110,7 +143,7 @@
         const pairs = [[svg, copy], ...[...svg.querySelectorAll("*")].map((from, n) => [from, copy.querySelectorAll("*")[n]])];
         for (const [from, to] of pairs) {
             const style = getComputedStyle(from);
-            for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family", "font-weight", "text-anchor"]) to.setAttribute(name, style.getPropertyValue(name));
+            for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order", "opacity", "font-size", "font-family", "font-style", "font-weight", "text-anchor"]) to.setAttribute(name, style.getPropertyValue(name));
         }
         copy.setAttribute("width", box.width);
         copy.setAttribute("height", box.height);
@@ -121,7 +154,7 @@
         image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
     });
     const pngOf = async place => {
-        const chart = place.querySelector("canvas"), svg = place.querySelector("svg");
+        const chart = place.querySelector("canvas"), svg = place.matches("svg") ? place : place.querySelector("svg");
         const [source, width, height] = chart ? [chart, chart.clientWidth, chart.clientHeight] : await drawnSvg(svg);
         const canvas = document.createElement("canvas");
         canvas.width = width * SCALE;
@@ -137,9 +170,11 @@
     document.addEventListener("click", async event => {
         const button = event.target.closest("[data-csv-of], [data-png-of]");
         if (!button) return;
-        const from = document.querySelector(button.dataset.csvOf ?? button.dataset.pngOf);
+        // Parts of a page may be alike: what stands with the button comes first.
+        const place = button.dataset.csvOf ?? button.dataset.pngOf;
+        const from = button.closest("[data-files], article, section")?.querySelector(place) ?? document.querySelector(place);
         const name = (button.dataset.name ?? "sparsetune").replace(/[^\w.-]+/g, "-").slice(0, 100);
-        if (!from || button.dataset.pngOf && !from.querySelector("canvas, svg")) return;
+        if (!from || button.dataset.pngOf && !from.matches("svg") && !from.querySelector("canvas, svg")) return;
         if (button.dataset.csvOf) save(new Blob([csvOf(from)], { type: "text/csv;charset=utf-8" }), `${name}.csv`);
         else save(await pngOf(from), `${name}.png`);
     });
@@ -179,7 +214,7 @@
     }, { passive: true, capture: true });
 
     // Swapped content is as the server ordered it, with nothing chosen.
-    const again = () => { sortAll(); offer(); };
+    const again = () => { sortAll(); offer(); pass(); };
     document.addEventListener("htmx:after:swap", again);
     again();
 })();

@@ -24,7 +24,7 @@ pub(super) fn promise(plan: &Plan) -> Promise {
     let measured = plan.measured.as_ref();
     Promise {
         median_us: measured.map(|measured| measured.median_us),
-        ci95_us: measured.map(|measured| measured.ci95_us),
+        ci95_us: measured.and_then(crate::domain::plan::Measured::interval_us),
         rel_error: measured.map(|measured| measured.rel_error),
         vendor: plan.baseline.clone(),
         speedup: plan.speedup,

@@ -8,7 +8,7 @@ pub mod quarantine;
 pub mod tokens;
 pub mod transfer;
 
-use crate::domain::{Digest, JobState};
+use crate::domain::{Digest, FILE_ENDINGS, JobState};
 use crate::wire::{Job, Lookup, Matrix, Page, Plan, Trial};
 use anyhow::{Context, bail};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
@@ -272,7 +272,7 @@ fn flag_of(pointer: &str) -> Option<String> {
 /// The file's name without folders and known extensions.
 pub fn matrix_name(file: &Path) -> Option<String> {
     let mut name = file.file_name()?.to_str()?;
-    for ending in [".gz", ".zst", ".mtx", ".npz", ".smtx", ".rb", ".rsa", ".rua"] {
+    for ending in FILE_ENDINGS {
         name = name.strip_suffix(ending).unwrap_or(name);
     }
     (!name.is_empty()).then(|| name.to_owned())

@@ -74,11 +74,22 @@ impl Library {
         matches!(self, Self::PlainSolve | Self::Sprs)
     }
 
+    /// What it is called; of what is part of this program, what it is.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CusparseProduct | Self::CusparseSolve => "cuSPARSE",
+            Self::Cublas => "cuBLAS",
+            Self::MklProduct | Self::MklSolve => "MKL",
+            Self::PlainProduct => "plain CSR product",
+            Self::PlainSolve => "plain substitution",
+            Self::Sprs => "sprs",
+        }
+    }
+
     /// What the baseline is called if it is part of this program, and so has no vendor and its version is the program's.
     pub const fn own_name(self) -> Option<&'static str> {
         match self {
-            Self::PlainProduct => Some("plain CSR product"),
-            Self::PlainSolve => Some("plain substitution"),
+            Self::PlainProduct | Self::PlainSolve => Some(self.name()),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use super::failure::Rendered;
 use super::format;
 use super::shell::{Place, Shell, html};
-use crate::domain::{Digest, JobId, Matrix, PlanId};
+use crate::domain::{Digest, JobId, LONGEST_NAME, Matrix, PlanId};
 use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::{PathName, Query};
@@ -15,8 +15,6 @@ use serde::Deserialize;
 
 /// Most matrices listed for an ambiguous name or prefix.
 const MOST: u32 = 20;
-/// Most characters of the query that are looked for, and that the page repeats; no name is longer.
-const LONGEST: usize = 200;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -65,7 +63,7 @@ pub async fn find(
         return Ok(Redirect::to(&format!("/matrices/{}", one.digest)).into_response());
     }
     let several: Vec<Several> = several.into_iter().map(Several::from).collect();
-    let shown: String = asked.chars().take(LONGEST).collect();
+    let shown: String = asked.chars().take(LONGEST_NAME).collect();
     let kind = kind(&text);
     let found = !several.is_empty();
     let shell = Shell::new(&app, Place::Elsewhere);
@@ -79,7 +77,7 @@ pub async fn find(
 
 /// The matrices whose digest or pattern digest begins with the text, or whose name contains it.
 async fn several(app: &Served, text: &str) -> Result<Vec<Matrix>, Problem> {
-    match text.is_empty() || text.chars().count() > LONGEST {
+    match text.is_empty() || text.chars().count() > LONGEST_NAME {
         true => Ok(Vec::new()),
         false => Ok(app.service.matrices_like(text, &PageRequest::first(MOST)).await?.items),
     }

@@ -2,8 +2,9 @@
 
 pub use crate::explain::numbers::{correlation, count, digits, micros, percent, seconds, times};
 
+use crate::domain::catalog::vendor::Library;
 use crate::domain::plan::Baseline;
-use crate::domain::{Digest, JobState, Problem, Timestamp};
+use crate::domain::{Candidate, Digest, JobState, Problem, Timestamp};
 
 /// A round time without trailing zeros: `50 µs`, `0.1 µs`.
 pub fn round_micros(us: f64) -> String {
@@ -28,6 +29,18 @@ pub fn routine(vendor: &Baseline) -> String {
     };
     let threads = if vendor.is_single_threaded() { " (one thread)" } else { "" };
     format!("{name} {version}{which}{threads}")
+}
+
+/// What a kernel's family is called on pages: of a library's routine the library, with the one thread that a speed-up over it has to
+/// mention.
+pub fn family(candidate: &Candidate) -> String {
+    candidate.routine().map_or_else(|| candidate.family.clone(), |routine| library(routine.library))
+}
+
+/// `MKL`, `plain CSR product`, `plain substitution, one thread`.
+pub fn library(library: Library) -> String {
+    let threads = if library.is_single_threaded() { ", one thread" } else { "" };
+    format!("{}{threads}", library.name())
 }
 
 /// Powers of 1024: `3.00 MiB`.
@@ -111,6 +124,15 @@ mod tests {
         assert_eq!(routine(&vendor("plain CSR product", "plain_csr")), "plain CSR product 1");
         let solve = vendor("plain substitution", "plain_solve");
         assert_eq!(routine(&solve), "plain substitution 1 (one thread)");
+    }
+
+    #[test]
+    fn routines_are_named_after_their_library_and_never_after_a_vendor_that_there_is_not() {
+        let of = |algorithm| family(&Candidate::new("vendor").with_text("algorithm", algorithm));
+        let told = ["csr_alg2", "mkl_mm", "plain_csr", "plain_solve", "of another version"].map(of);
+        let plain = "plain substitution, one thread";
+        assert_eq!(told, ["cuSPARSE", "MKL", "plain CSR product", plain, "vendor"]);
+        assert_eq!(family(&Candidate::new("row_split")), "row_split");
     }
 
     #[test]

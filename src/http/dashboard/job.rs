@@ -12,6 +12,7 @@ mod training;
 mod tried;
 
 use super::find::there;
+use super::matrix::plan_row::library;
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Job, JobId, Work};
 use crate::http::behalf::{OnBehalf, Served};
@@ -94,7 +95,7 @@ pub async fn show(
     });
     html(&Page {
         shell: Shell::new(&app, Place::Jobs),
-        header: Header::new(&job, name, recorded.all_tried()),
+        header: Header::new(&job, name, recorded.all_tried(), standing.baseline.as_deref()),
         finals,
         summaries: Summaries::of(&job, &recorded.tried),
         chart_data: ChartData::of(&job, &recorded.tried).json()?,
@@ -132,7 +133,10 @@ async fn draw(
         Some(plan) => there(app.service.plan(plan).await)?,
         None => None,
     };
+    // The finals may have had another routine than the fastest of the trials, and trials may be gone.
+    let baseline = plan.as_ref().and_then(|plan| plan.baseline.as_ref()).map(library);
     let (ended, judged) = plan.map(|plan| (plan.funnel, plan.judged)).unzip();
     let funnel = story.funnel.clone().or(ended);
-    Ok(Standing::new(job, funnel, &judged.unwrap_or_default(), recorded))
+    let standing = Standing::new(job, funnel, &judged.unwrap_or_default(), recorded);
+    Ok(Standing { baseline: baseline.or_else(|| standing.baseline.clone()), ..standing })
 }

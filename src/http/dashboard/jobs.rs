@@ -3,10 +3,11 @@
 mod filters;
 mod form;
 mod rows;
+mod search;
 
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::catalog::operation::Operation;
-use crate::domain::{Digest, JobState, Op, Work, WorkKind};
+use crate::domain::{Digest, FILE_ENDINGS, JobState, LONGEST_NAME, Op, Work, WorkKind};
 use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::extract::Query;
@@ -21,7 +22,7 @@ use form::{
     Choice, FormField, Input, Known, devices, kind_of_auto, known_matrices, limits, problem_fields,
 };
 use rows::Row;
-pub use rows::training_stage;
+use search::Search;
 
 #[derive(Template)]
 #[template(path = "jobs.html")]
@@ -34,6 +35,10 @@ struct Page {
     devices: Vec<Choice>,
     /// The kind of the device that `auto` means.
     auto: &'static str,
+    search: Search,
+    /// What files may end in, as JSON, and the longest name.
+    endings: String,
+    longest_name: usize,
     /// What of the fields' values cannot be tuned everywhere, as JSON.
     limits: String,
     matrices: Vec<Known>,
@@ -81,6 +86,9 @@ pub async fn show(OnBehalf(app): OnBehalf, uri: Uri) -> Result<Response, Problem
         fields: problem_fields(),
         devices: devices(&app, filters.device.as_ref()).await?,
         auto: kind_of_auto(&app).await,
+        search: Search::of(app.service.settings()),
+        endings: serde_json::json!(FILE_ENDINGS).to_string(),
+        longest_name: LONGEST_NAME,
         limits: limits(),
         matrices: known_matrices(&app).await?,
         filters,

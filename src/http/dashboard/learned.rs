@@ -3,11 +3,12 @@
 use super::format::{correlation, count, percent};
 use super::moment::Moment;
 use super::pictures::history::{self, History};
+use super::work::training_words;
 use crate::domain::learned::{Activation, AtK, Importance, Learner, RankerScore, Scope};
 use crate::domain::{LearnedModel, Training};
 use crate::http::behalf::Served;
 use crate::http::error::Problem;
-use crate::service::{ModelStanding, PageRequest};
+use crate::service::{ModelStanding, PageRequest, feature_words};
 
 /// How many features, versions and activations are shown.
 const FEATURES: usize = 12;
@@ -21,7 +22,10 @@ const BAR: f64 = 120.0;
 /// An operation on a device class.
 pub struct Part {
     pub op: &'static str,
+    pub title: &'static str,
     pub class: String,
+    /// For people.
+    pub class_words: String,
     /// The training that is queued or running.
     pub live: Option<Live>,
     /// Newest first.
@@ -36,7 +40,7 @@ pub struct Part {
 pub struct Live {
     pub id: String,
     pub state: &'static str,
-    pub stage: String,
+    pub stage: &'static str,
     pub percent: u32,
     pub message: String,
 }
@@ -80,6 +84,8 @@ pub struct Bar {
 
 pub struct Feature {
     pub name: String,
+    /// What it is, if that is known.
+    pub words: Option<String>,
     pub share: Bar,
 }
 
@@ -101,7 +107,7 @@ impl From<&Training> for Live {
         Self {
             id: training.id.to_string(),
             state: training.state.name(),
-            stage: format!("{:?}", training.stage).to_lowercase(),
+            stage: training_words(training.stage),
             percent: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,
             message: training.message.clone().unwrap_or_default(),
         }
@@ -129,6 +135,7 @@ impl From<&LearnedModel> for Shown {
     fn from(model: &LearnedModel) -> Self {
         let most = model.importance.first().map_or(0.0, |first| first.share);
         let feature = |Importance { feature, share }: &Importance| Feature {
+            words: feature_words(feature),
             name: feature.clone(),
             share: Bar::of(*share, most),
         };
@@ -222,6 +229,8 @@ pub async fn parts(app: &Served) -> Result<Vec<Part>, Problem> {
         let under_way = live.iter().find(|training| training.request.scope == *scope);
         parts.push(Part {
             op: scope.op.name(),
+            title: scope.op.descriptor().title,
+            class_words: scope.device_class.words(),
             class: scope.device_class.to_string(),
             live: under_way.map(|training| Live::from(*training)),
             versions: own.iter().take(VERSIONS).map(|m| Version::from(*m)).collect(),

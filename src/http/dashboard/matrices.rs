@@ -2,7 +2,7 @@
 
 use super::format;
 use super::shell::{Place, Shell, html};
-use crate::domain::{Digest, Matrix};
+use crate::domain::{Digest, LONGEST_NAME, Matrix};
 use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
@@ -32,9 +32,6 @@ pub struct ListQuery {
     cursor: Option<String>,
     q: Option<String>,
 }
-
-/// Most characters that are looked for: no name is longer.
-const LONGEST: usize = 200;
 
 /// A matrix as one table row; other pages use it too.
 pub struct Row {
@@ -88,7 +85,7 @@ pub async fn show(
 ) -> Result<Response, Problem> {
     let further = query.cursor.is_some();
     let request = page_request(query.limit, query.cursor)?;
-    let sought: String = query.q.unwrap_or_default().trim().chars().take(LONGEST).collect();
+    let sought: String = query.q.unwrap_or_default().trim().chars().take(LONGEST_NAME).collect();
     let page = match sought.is_empty() {
         true => app.service.matrices(&request).await?,
         false => app.service.matrices_like(&sought, &request).await?,

@@ -6,7 +6,7 @@ pub mod plan_row;
 use super::commands::{self, Command};
 use super::find::there;
 use super::format;
-use super::pictures::bars::Bars;
+use super::pictures::dots::Dots;
 use super::pictures::{histogram, level_widths};
 use super::shell::{Place, Shell, html};
 use crate::domain::profile::LevelProfile;
@@ -114,7 +114,7 @@ fn spy_size(rows: u64, cols: u64) -> (u64, u64) {
 struct Drawn {
     heading: &'static str,
     summary: String,
-    picture: Option<Bars>,
+    picture: Option<Dots>,
 }
 
 #[derive(Template)]

@@ -26,6 +26,8 @@ mod pictures;
 mod plan;
 mod shell;
 mod sign_in;
+mod webhooks;
+mod work;
 
 pub use address::by_tls;
 pub use failure::{Rendered, Viewer, page as failure_page, wants_page};
@@ -51,6 +53,7 @@ pub const PAGES: &[&str] = &[
     "/devices",
     "/overview",
     "/models",
+    "/webhooks",
     "/docs",
     "/find",
     "/login",
@@ -81,6 +84,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
         "/devices" => get(devices::show),
         "/overview" => get(overview::show),
         "/models" => get(models::show),
+        "/webhooks" => get(webhooks::show),
         "/docs" => get(docs::show),
         "/find" => get(find::find),
         "/login" => {

@@ -1,15 +1,16 @@
 //! The models page: versions and prediction quality.
 
 use super::format::{correlation, count, times};
-use super::learned::{Part, parts};
+use super::learned::{Part, in_words, parts};
 use super::plan::ranking;
 use super::shell::{Place, Shell, fragment, html};
-use crate::domain::ModelQuality;
+use crate::domain::{ModelQuality, Op};
 use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use askama::Template;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use std::collections::HashMap;
 
 #[derive(Template)]
 #[template(path = "models.html")]
@@ -28,8 +29,11 @@ struct Learned {
 
 struct Row {
     model: String,
-    op: String,
+    /// What it is.
+    words: &'static str,
+    op: &'static str,
     class: String,
+    class_words: String,
     plans: String,
     trials: String,
     ratio: String,
@@ -59,11 +63,15 @@ impl From<f64> for Rank {
     }
 }
 
-impl From<ModelQuality> for Row {
-    fn from(quality: ModelQuality) -> Self {
+impl Row {
+    /// `learned` says what the learned models are, by their ids.
+    fn of(quality: ModelQuality, learned: &HashMap<String, &'static str>) -> Self {
+        let op = Op::ALL.into_iter().find(|op| op.name() == quality.op);
         Self {
+            words: learned.get(&quality.model).copied().unwrap_or("analytic model"),
             model: quality.model,
-            op: quality.op,
+            op: op.map_or("", |op| op.descriptor().title),
+            class_words: quality.device_class.words(),
             class: quality.device_class.to_string(),
             plans: count(quality.plans),
             trials: count(quality.trials),
@@ -86,7 +94,11 @@ fn verdict(ratio: f64) -> &'static str {
 
 /// `GET /models`.
 pub async fn show(OnBehalf(app): OnBehalf) -> Result<Response, Problem> {
-    let rows = app.service.models().await?.into_iter().map(Row::from).collect();
+    let models = app.service.learned_models().await?;
+    let learned = models.iter().map(|standing| &standing.model);
+    let learned = learned.map(|model| (model.id.to_string(), in_words(model.learner.name())));
+    let learned: HashMap<String, &'static str> = learned.collect();
+    let rows = app.service.models().await?.into_iter().map(|row| Row::of(row, &learned)).collect();
     let parts = parts(&app).await?;
     html(&Page { shell: Shell::new(&app, Place::Models), rows, parts })
 }

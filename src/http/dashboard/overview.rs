@@ -1,9 +1,9 @@
-//! What the service has learnt, at a glance: devices, plans, speed-ups, shares of the limit, and its models over time.
+//! What the service has learnt, at a glance: devices, plans, speed-ups, shares of the performance bound, and its models over time.
 
 use super::format::{count, percent, times};
 use super::pictures::history::{self, History};
 use super::shell::{Place, Shell, html};
-use crate::domain::JobState;
+use crate::domain::{DeviceClass, JobState};
 use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use crate::service::{ClassFigures, DeviceStatus, Learnt};
@@ -29,16 +29,20 @@ struct Page {
 /// A class of devices that is known now, or that has plans.
 struct Class {
     name: String,
+    /// For people.
+    words: String,
     online: u64,
     plans: String,
     speedup: String,
-    limit: String,
+    bound: String,
 }
 
 /// An operation's models on a class.
 struct Models {
     op: &'static str,
     class: String,
+    /// The class for people.
+    words: String,
     picture: Option<History>,
     /// The newest, in a sentence.
     told: String,
@@ -78,17 +82,19 @@ fn classes(devices: &[DeviceStatus], figures: &[ClassFigures]) -> Vec<Class> {
         .map(|class| Class {
             online: online.remove(&class.class.0).unwrap_or(0),
             name: class.class.0.clone(),
+            words: class.class.words(),
             plans: count(class.plans),
             speedup: class.speedup.map_or_else(none, times),
-            limit: class.limit_fraction.map_or_else(none, percent),
+            bound: class.limit_fraction.map_or_else(none, percent),
         })
         .collect();
-    let without = |(name, online)| Class {
+    let without = |(name, online): (String, u64)| Class {
+        words: DeviceClass(name.clone()).words(),
         name,
         online,
         plans: "0".to_owned(),
         speedup: none(),
-        limit: none(),
+        bound: none(),
     };
     classes.extend(online.into_iter().map(without));
     classes
@@ -111,6 +117,7 @@ impl From<&Learnt> for Models {
         Self {
             op: learnt.scope.op.descriptor().title,
             class: learnt.scope.device_class.to_string(),
+            words: learnt.scope.device_class.words(),
             picture: history::of(&shares),
             told,
         }

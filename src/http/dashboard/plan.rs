@@ -40,12 +40,16 @@ struct Page {
     /// Why no bundle can be made of the plan, or what stands in the way of making one now.
     hindrance: Option<&'static str>,
     figures: Vec<Fact>,
+    /// What the winner's family is called.
+    winner: String,
     /// The winner's kernel, if it is known.
     family: Option<&'static FamilyDescriptor>,
     parameters: Vec<Parameter>,
     why: words::Why,
     roofline: Option<Roofline>,
     times: Times,
+    /// Whether the winner's time has a 95 % interval, which the picture then draws.
+    has_interval: bool,
     limit: String,
     /// Explanation of the bound, in one line.
     bound: &'static str,
@@ -118,11 +122,13 @@ pub async fn show(
         age: format::ago(plan.created_at),
         created: plan.created_at.to_rfc3339(),
         figures: parts::figures(&plan),
+        winner: format::family(candidate),
         family: kernel,
         parameters: parameters.collect(),
         why: words::why(&plan),
         roofline: Roofline::of(flops, plan.limit.bytes, plan.device.copy_gbps, &marks),
         times: Times::of(&marks),
+        has_interval: marks.iter().any(|mark| mark.ci95_us.is_some()),
         limit: words::limit(&plan),
         bound: bound::meaning(plan.limit.bound),
         costs: parts::costs(&plan),
@@ -145,8 +151,8 @@ fn marks(plan: &Plan) -> Vec<Mark> {
     let mark = |name, label: String, us, tone| Mark { name, label, us, ci95_us: None, tone };
     let mut marks: Vec<Mark> = Vec::new();
     marks.extend(plan.measured.as_ref().map(|measured| {
-        let winner = mark("measured", "measured".to_owned(), measured.median_us, "bar-fill");
-        Mark { ci95_us: Some(measured.ci95_us), ..winner }
+        let winner = mark("measured", "measured".to_owned(), measured.median_us, "ink");
+        Mark { ci95_us: measured.interval_us(), ..winner }
     }));
     marks.extend(plan.predicted.as_ref().map(|predicted| {
         let label = match &plan.provenance.model {
@@ -158,7 +164,7 @@ fn marks(plan: &Plan) -> Vec<Mark> {
     marks.extend(
         plan.baseline
             .as_ref()
-            .map(|vendor| mark("vendor", format::routine(vendor), vendor.median_us, "idle")),
+            .map(|vendor| mark("baseline", format::routine(vendor), vendor.median_us, "idle")),
     );
     let bound = bound::time_name(plan.limit.bound).to_owned();
     marks.push(mark(BOUND, bound, plan.limit.us, "good"));

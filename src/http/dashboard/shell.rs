@@ -63,6 +63,11 @@ impl Shell {
         entries.into_iter().map(entry).collect()
     }
 
+    /// The element around a page's content: the API's page brings its own `main`, and there is but one.
+    pub fn landmark(&self) -> &'static str {
+        if self.place == Place::Docs { "div" } else { "main" }
+    }
+
     pub fn asset(&self, name: &str) -> String {
         assets::url(name)
     }

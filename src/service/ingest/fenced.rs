@@ -6,6 +6,7 @@
 //! upload has, under that matrix's own digest, as its client could have done without it.
 
 use super::{Read, Received, identified};
+use crate::domain::LONGEST_NAME;
 use crate::domain::reading::{Answer, Order, Said};
 use crate::pool::{Ending, Host, ReaderError, Readers};
 use crate::service::room::{Reserved, Room};
@@ -22,8 +23,6 @@ use std::time::Instant;
 use tempfile::NamedTempFile;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Longest name that a matrix has, in characters.
-const LONGEST_NAME: usize = 200;
 /// Longest word for what memory is for, in characters.
 const LONGEST_PLACE: usize = 60;
 

@@ -70,7 +70,7 @@ pub async fn plan(
         runner_up: outcomes.decision.runner_up.map(|i| RunnerUp {
             candidate: outcomes.contenders[i].candidate.clone(),
             median_us: outcomes.contenders[i].timing.median_us,
-            ci95_us: Some(outcomes.contenders[i].timing.ci95_us),
+            ci95_us: outcomes.contenders[i].timing.interval_us(),
             clocks: clocks(i),
         }),
         finals: match outcomes.paired {

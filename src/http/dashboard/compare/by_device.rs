@@ -3,7 +3,7 @@
 use super::common;
 use crate::domain::{DeviceClass, Digest, Op, Plan};
 use crate::http::dashboard::bound;
-use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
+use crate::http::dashboard::matrix::plan_row::{PlanRow, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
 
 /// A device class that has plans.
@@ -28,7 +28,7 @@ pub struct Row {
 pub fn columns(plans: &[Plan]) -> Vec<Column> {
     let mut columns: Vec<Column> = plans
         .iter()
-        .map(|plan| Column { words: class_words(&plan.device), class: plan.device.class() })
+        .map(|plan| Column { words: plan.device.class().words(), class: plan.device.class() })
         .collect();
     columns.sort_by(|a, b| a.class.cmp(&b.class));
     columns.dedup_by(|a, b| a.class == b.class);
@@ -78,7 +78,7 @@ pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
         let clock = common(&answers);
         let timed = answers.into_iter().filter_map(|plan| {
             Some(Timed {
-                label: class_words(&plan.device),
+                label: plan.device.class().words(),
                 us: plan.median_by(clock?)?,
                 vendor_us: plan.baseline_by(clock?),
                 bound_us: plan.limit.us,

@@ -122,10 +122,7 @@ pub(super) async fn jobs(app: &Served, text: &str) -> Result<Response, Problem> 
         }),
         row("Problem", &found, |job| Cell::of(format::problem_words(&job.request.problem))),
         row("Device", &found, |job| Cell::of(job.device.to_string())),
-        row("Strategy", &found, |job| {
-            let named = serde_json::to_value(job.request.search.strategy).ok();
-            Cell::known(named.and_then(|name| Some(name.as_str()?.to_owned())))
-        }),
+        row("Strategy", &found, |job| Cell::of(job.request.search.strategy.name())),
         row("Budget", &found, |job| Cell::known(job.request.search.seconds.map(seconds))),
         row("Trials", &found, |job| {
             Cell::of(format!(
@@ -135,7 +132,7 @@ pub(super) async fn jobs(app: &Served, text: &str) -> Result<Response, Problem> 
             ))
         }),
         least(row("Time per call", &found, |job| Cell::known(best(job).map(micros))), &bests),
-        row("Speed-up over the vendor", &found, |job| {
+        row("Speed-up over the baseline", &found, |job| {
             Cell::known(job.best.as_ref().and_then(|best| best.speedup).map(times))
         }),
         row("Winner", &found, |job| {

@@ -1,9 +1,10 @@
 //! The data for the charts that the page's script draws: the tried trials and the budget as JSON within the page.
 
-use super::header::{stage_words, state_words};
 use super::{failures, finals};
+use crate::domain::catalog::vendor::{self, Routine};
 use crate::domain::{Job, JobState, Outcome, Param, Stage, Trial};
 use crate::http::dashboard::format;
+use crate::http::dashboard::work::{stage_words, state_words};
 use crate::http::error::Problem;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -26,8 +27,8 @@ pub struct ChartData<'a> {
     /// `measured`, and the kinds of failure.
     states: Vec<String>,
     shapes: Vec<Shape<'a>>,
-    /// Ordinals of the vendor routines that are baselines.
-    vendor: Vec<u32>,
+    /// Ordinals of the baseline's routines.
+    baseline: Vec<u32>,
     /// The reference of all times, in milliseconds since the epoch.
     from: i64,
     trials: Columns<'a>,
@@ -40,6 +41,8 @@ struct Words {
     stages: HashMap<Stage, &'static str>,
     /// CSS classes of the kinds of failure, by their name on pages.
     tones: BTreeMap<String, &'static str>,
+    /// What routines of libraries are called, by their names: of the baseline, and of others that compete.
+    libraries: BTreeMap<&'static str, String>,
 }
 
 #[derive(Serialize)]
@@ -53,6 +56,7 @@ struct StateWords {
 
 impl Words {
     fn new() -> Self {
+        let named = |routine: &Routine| (routine.name, format::library(routine.library));
         let state = |state: JobState| StateWords {
             tone: format::tone(state),
             is_final: state.is_final(),
@@ -63,6 +67,7 @@ impl Words {
             states: JobState::ALL.map(|each| (each, state(each))).into(),
             stages: Stage::ALL.map(|stage| (stage, stage_words(stage))).into(),
             tones: tones.into(),
+            libraries: vendor::ROUTINES.iter().map(named).collect(),
         }
     }
 }
@@ -70,7 +75,7 @@ impl Words {
 /// A family, and the names of its candidates' parameters.
 #[derive(PartialEq, Serialize)]
 struct Shape<'a> {
-    family: &'a str,
+    family: String,
     names: Vec<&'a str>,
 }
 
@@ -99,7 +104,7 @@ impl<'a> ChartData<'a> {
             why: BTreeMap::new(),
             states: Vec::new(),
             shapes: Vec::new(),
-            vendor: Vec::new(),
+            baseline: Vec::new(),
             from: tried.first().map_or(0, |trial| trial.created_at.0),
             trials: Columns::default(),
         };
@@ -114,13 +119,13 @@ impl<'a> ChartData<'a> {
     fn add(&mut self, trial: &'a Trial, outcome: &Outcome) {
         let candidate = &trial.candidate;
         let names = candidate.params.keys().map(String::as_str).collect();
-        let shape = place(&mut self.shapes, Shape { family: &candidate.family, names });
+        let shape = place(&mut self.shapes, Shape { family: format::family(candidate), names });
         let state = place(&mut self.states, failures::name(outcome));
         if let Some(text) = failures::detail(outcome) {
             self.why.insert(trial.ordinal, text.chars().take(WHY).collect());
         }
         if candidate.is_baseline() {
-            self.vendor.push(trial.ordinal);
+            self.baseline.push(trial.ordinal);
         }
         let columns = &mut self.trials;
         columns.ordinal.push(trial.ordinal);

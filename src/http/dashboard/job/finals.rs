@@ -3,7 +3,7 @@
 use super::tried::{by_time, parameters};
 use crate::domain::{Candidate, Job, Plan, Trial};
 use crate::explain::WHY_SLOWER;
-use crate::http::dashboard::format::{count, micros};
+use crate::http::dashboard::format::{count, family, micros};
 
 /// The effect of the finals.
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Finals {
 }
 
 fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
-    let name = format!("{} {}", fastest.family, parameters(fastest));
+    let name = format!("{} {}", family(fastest), parameters(fastest));
     let again = plan.runner_up.as_ref().filter(|second| second.candidate == *fastest);
     let held = plan.finals.iter().find(|one| one.candidate == *fastest);
     let mut text = format!("The fastest trial was {} of {}", micros(us), name.trim_end());

@@ -1,9 +1,9 @@
 //! The header of a job's page: the request, its progress, and the best result so far.
 
-use super::tried::parameters;
-use crate::domain::job::{Best, share_done};
-use crate::domain::{Job, JobState, SearchStrategy, Stage, StoppedBy, Timestamp};
-use crate::http::dashboard::format;
+use super::tried::{BASELINE, parameters};
+use crate::domain::job::Best;
+use crate::domain::{Job, JobState, SearchStrategy, Timestamp};
+use crate::http::dashboard::{format, work};
 
 /// The part above the charts.
 pub struct Header {
@@ -45,14 +45,15 @@ pub struct Header {
 /// The fastest candidate so far.
 pub struct BestSoFar {
     pub time: String,
-    /// `1.76× the vendor's speed`, or that it is the vendor's own routine.
+    /// `1.76× over MKL`, or that it is the baseline itself.
     pub against: Option<String>,
     pub family: String,
     pub params: String,
 }
 
 impl Header {
-    pub fn new(job: &Job, name: Option<String>, tried: u64) -> Self {
+    /// `baseline` is the name of what its speed-up is over, if that is known yet.
+    pub fn new(job: &Job, name: Option<String>, tried: u64, baseline: Option<&str>) -> Self {
         let elapsed = job.started_at.map(|start| {
             let end = job.finished_at.unwrap_or_else(Timestamp::now);
             (end.0 - start.0).max(0) as f64 / 1e3
@@ -65,13 +66,13 @@ impl Header {
             device: job.device.to_string(),
             state: job.state.name(),
             tone: format::tone(job.state),
-            stage: state_words(job.state).unwrap_or(stage_words(job.stage)),
+            stage: work::state_words(job.state).unwrap_or(work::stage_words(job.stage)),
             stage_name: job.stage.name(),
             live: !job.state.is_final(),
             failed: job.state == JobState::Failed,
             done: job.progress.done,
             total: job.progress.total,
-            share: thousandths(job),
+            share: work::thousandths(job),
             outlook: job
                 .outlook
                 .map(|outlook| format!("{} {}", outlook.began.to_rfc3339(), outlook.seconds)),
@@ -81,8 +82,8 @@ impl Header {
             follow_up: job.follow_up.as_ref().map(ToString::to_string),
             best: job.best.as_ref().map(|best| BestSoFar {
                 time: format::micros(best.median_us),
-                against: against(best),
-                family: best.candidate.family.clone(),
+                against: against(best, baseline),
+                family: format::family(&best.candidate),
                 params: parameters(&best.candidate),
             }),
             created: job.created_at.to_rfc3339(),
@@ -104,51 +105,11 @@ impl Header {
     }
 }
 
-/// The share of a job's work that is done; a job that has ended has a full bar, unless it was stopped.
-pub fn thousandths(job: &Job) -> u32 {
-    let since = |at: Timestamp| (Timestamp::now().0 - at.0).max(0) as f64 / 1e3;
-    let Job { stage, progress, .. } = *job;
-    let share = match job.state {
-        JobState::Succeeded => 1.0,
-        JobState::Queued => 0.0,
-        JobState::Running => {
-            let in_stage = job.outlook.map(|outlook| since(outlook.began) / outlook.seconds);
-            let budget = job.request.search.seconds.zip(job.started_at);
-            let spent = budget.map(|(seconds, started)| since(started) / seconds);
-            share_done(stage, progress, in_stage.unwrap_or(0.0), spent.unwrap_or(0.0))
-        }
-        JobState::Failed | JobState::Cancelled => share_done(stage, progress, 0.0, 0.0),
-    };
-    (1e3 * share) as u32
-}
-
-fn against(best: &Best) -> Option<String> {
+fn against(best: &Best, baseline: Option<&str>) -> Option<String> {
+    let name = baseline.unwrap_or(BASELINE);
     match best.speedup {
-        _ if best.candidate.is_baseline() => Some("the vendor's own routine".to_owned()),
-        speedup => speedup.map(|ratio| format!("{} the vendor's speed", format::times(ratio))),
-    }
-}
-
-/// The activity of a job in this state, if its stage does not tell.
-pub const fn state_words(state: JobState) -> Option<&'static str> {
-    match state {
-        JobState::Queued => Some("waiting for its device"),
-        JobState::Running => None,
-        JobState::Succeeded => Some("done"),
-        // The state says enough.
-        JobState::Failed | JobState::Cancelled => Some(""),
-    }
-}
-
-/// The activity of a running job.
-pub const fn stage_words(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Waiting => "waiting for its device",
-        Stage::Loading => "loading the matrix",
-        Stage::Pruning => "pruning candidates",
-        Stage::Measuring => "measuring candidates",
-        Stage::Finals => "timing the finalists in turn",
-        Stage::Done => "done",
+        _ if best.candidate.is_baseline() => Some(format!("the baseline itself, {name}")),
+        speedup => speedup.map(|ratio| format!("{} over {name}", format::times(ratio))),
     }
 }
 
@@ -162,31 +123,13 @@ fn ending(job: &Job, tried: u64) -> Option<String> {
         JobState::Queued | JobState::Running => None,
         JobState::Failed => Some(kept),
         JobState::Cancelled => Some(format!("Cancelled; no plan was written. {kept}")),
-        JobState::Succeeded => Some(match job.stopped_by {
-            Some(StoppedBy::Seconds) => "Its budget of seconds ended the search.".to_owned(),
-            Some(StoppedBy::Trials) => "Its budget of trials ended the search.".to_owned(),
-            Some(StoppedBy::Cancelled) => {
-                "It was ended early; the plan is the best until then.".to_owned()
-            }
-            _ if job.request.search.strategy == SearchStrategy::Predicted => {
-                "The model chose; nothing was measured.".to_owned()
-            }
-            Some(StoppedBy::Completed) | None => "Every chosen candidate was tried.".to_owned(),
-        }),
+        JobState::Succeeded => Some(work::ending(job).to_owned()),
     }
 }
 
 /// `ranked, top 16, at most 60 s`.
 fn search_words(job: &Job) -> String {
     let search = &job.request.search;
-    let strategy = match search.strategy {
-        SearchStrategy::Ranked => "ranked",
-        SearchStrategy::Exhaustive => "exhaustive",
-        SearchStrategy::Predicted => "predicted",
-        SearchStrategy::Halving => "halving",
-        SearchStrategy::Sampled => "sampled",
-        SearchStrategy::Full => "full",
-    };
     let top_k = search.top_k.filter(|_| search.strategy == SearchStrategy::Ranked);
     let limits = [
         top_k.map(|k| format!("top {k}")),
@@ -196,6 +139,7 @@ fn search_words(job: &Job) -> String {
         search.trials.map(|trials| format!("at most {trials} trials")),
         search.clock.map(|clock| format!("timed with {}", clock.how())),
     ];
-    let words = std::iter::once(strategy.to_owned()).chain(limits.into_iter().flatten());
+    let words =
+        std::iter::once(search.strategy.name().to_owned()).chain(limits.into_iter().flatten());
     words.collect::<Vec<_>>().join(", ")
 }

@@ -32,6 +32,8 @@ pub struct Standing {
     plan: Option<String>,
     failures: Vec<Kind>,
     rows: Vec<Row>,
+    /// What the speed-ups are over, if it has been timed.
+    pub baseline: Option<String>,
     measured: String,
 }
 
@@ -59,8 +61,8 @@ impl Standing {
         });
         let kind = kind_of(job);
         let told = funnel.is_some();
-        let vendor = tried.iter().filter(|trial| trial.candidate.is_baseline()).count();
-        let meant = u64::from(job.progress.total).saturating_sub(vendor as u64);
+        let baselines = tried.iter().filter(|trial| trial.candidate.is_baseline()).count();
+        let meant = u64::from(job.progress.total).saturating_sub(baselines as u64);
         let steps = funnel.unwrap_or_else(|| counted(counts, meant));
         let drawn = || tried.iter().chain(pruned);
         Self {
@@ -76,6 +78,7 @@ impl Standing {
             families: choices.collect(),
             failures: failures::kinds(tried),
             rows: tried::rows(tried, winner),
+            baseline: tried::baseline_name(tried),
             measured: format::count(recorded.measured()),
         }
     }

@@ -1,9 +1,9 @@
 //! A sentence for each of the two charts, for users without images or scripts. The page's script writes the same sentences.
 
 use super::failures;
-use super::tried::{by_time, parameters, vendor_us};
+use super::tried::{BASELINE, baseline_name, baseline_us, by_time, parameters};
 use crate::domain::{Job, Outcome, Trial};
-use crate::http::dashboard::format::{digits, micros, times};
+use crate::http::dashboard::format::{digits, family, micros, times};
 
 pub struct Summaries {
     pub progress: String,
@@ -37,11 +37,13 @@ fn progress(trials: &[Trial], tried: &[(&Trial, &Outcome)]) -> String {
         text.push_str(&format!(", {count} {name}"));
     }
     if let Some((best, us)) = timed.first() {
-        let name = format!("{} {}", best.candidate.family, parameters(&best.candidate));
+        let name = format!("{} {}", family(&best.candidate), parameters(&best.candidate));
         text.push_str(&format!("; fastest {}: {}", name.trim_end(), micros(*us)));
-        if let Some(vendor) = vendor_us(&timed).filter(|_| !best.candidate.is_baseline()) {
-            let ratio = times(vendor / us);
-            text.push_str(&format!(", {ratio} the vendor's speed ({})", micros(vendor)));
+        if let Some(baseline) = baseline_us(&timed).filter(|_| !best.candidate.is_baseline()) {
+            let ratio = times(baseline / us);
+            let name = baseline_name(trials);
+            let name = name.as_deref().unwrap_or(BASELINE);
+            text.push_str(&format!(", {ratio} over {name} ({})", micros(baseline)));
         }
     }
     text + "."

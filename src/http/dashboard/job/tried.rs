@@ -14,7 +14,7 @@ pub struct Row {
     pub params: String,
     pub time: String,
     pub interval: String,
-    /// The vendor's best time divided by this one's.
+    /// The baseline's best time divided by this one's.
     pub speedup: String,
     pub predicted: String,
     pub registers: String,
@@ -41,27 +41,40 @@ pub fn by_time(trials: &[Trial]) -> Vec<(&Trial, f64)> {
     timed
 }
 
-/// The fastest vendor routine.
-pub fn vendor_us(timed: &[(&Trial, f64)]) -> Option<f64> {
-    timed.iter().find(|(trial, _)| trial.candidate.is_baseline()).map(|(_, us)| *us)
+/// The fastest routine of the baseline.
+fn baseline<'t>(timed: &[(&'t Trial, f64)]) -> Option<(&'t Trial, f64)> {
+    timed.iter().find(|(trial, _)| trial.candidate.is_baseline()).copied()
+}
+
+/// Its time.
+pub fn baseline_us(timed: &[(&Trial, f64)]) -> Option<f64> {
+    baseline(timed).map(|(_, us)| us)
+}
+
+/// What a baseline is called where it is not known which it is.
+pub const BASELINE: &str = "the baseline";
+
+/// What speed-ups of these trials are over, if it has been timed.
+pub fn baseline_name(trials: &[Trial]) -> Option<String> {
+    baseline(&by_time(trials)).map(|(trial, _)| format::family(&trial.candidate))
 }
 
 /// The fastest trials, and the winner at any position.
 pub fn rows(trials: &[Trial], winner: Option<&Best>) -> Vec<Row> {
     let timed = by_time(trials);
-    let vendor = vendor_us(&timed);
+    let baseline = baseline_us(&timed);
     let won = |trial: &Trial| winner.filter(|best| best.candidate == trial.candidate);
     let shown =
         timed.iter().zip(1..).filter(|((trial, _), place)| *place <= MOST || won(trial).is_some());
     shown
         .filter_map(|((trial, us), place)| {
-            let row = row(trial, *us, place, vendor)?;
+            let row = row(trial, *us, place, baseline)?;
             Some(Row { won: won(trial).map(|best| format::micros(best.median_us)), ..row })
         })
         .collect()
 }
 
-fn row(trial: &Trial, us: f64, place: usize, vendor: Option<f64>) -> Option<Row> {
+fn row(trial: &Trial, us: f64, place: usize, baseline: Option<f64>) -> Option<Row> {
     let Outcome::Measured { timing, resources, preprocess_ms, .. } = trial.state.outcome()? else {
         return None;
     };
@@ -69,11 +82,11 @@ fn row(trial: &Trial, us: f64, place: usize, vendor: Option<f64>) -> Option<Row>
     let interval = timing.interval_us().map(|ends| ends.map(format::micros));
     Some(Row {
         place,
-        family: trial.candidate.family.clone(),
+        family: format::family(&trial.candidate),
         params: parameters(&trial.candidate),
         time: format::micros(us),
         interval: interval.map_or_else(absent, |[low, high]| format!("{low} to {high}")),
-        speedup: vendor.map_or_else(absent, |vendor| format::times(vendor / us)),
+        speedup: baseline.map_or_else(absent, |baseline| format::times(baseline / us)),
         predicted: trial.predicted_us.map_or_else(absent, format::micros),
         registers: resources.map_or_else(absent, |resources| resources.registers.to_string()),
         preprocessing: format::micros(preprocess_ms * 1e3),

@@ -1,7 +1,7 @@
 //! The filters of the list of jobs, as encoded in its address.
 
 use super::super::address::encoded;
-use crate::domain::{DeviceId, Digest, JobState, Op, WorkKind};
+use crate::domain::{DeviceId, Digest, JobState, LONGEST_NAME, Op, WorkKind};
 use crate::http::behalf::Served;
 use crate::http::error::{Kind, Problem};
 use crate::service::{JobFilter, PageRequest, meant};
@@ -53,9 +53,6 @@ pub struct Meant {
 
 /// Maximum number of matches shown.
 const NAMED: u32 = 6;
-
-/// Most characters that are looked for: no name is longer.
-const LONGEST: usize = 200;
 
 /// A kind or state in a selection list.
 pub struct NamedChoice {
@@ -150,7 +147,7 @@ impl Filters {
         if text.is_empty() || self.matrix.digest.is_some() {
             return Ok(());
         }
-        let found = match text.chars().count() > LONGEST {
+        let found = match text.chars().count() > LONGEST_NAME {
             true => Vec::new(),
             false => app.service.matrices_like(&text, &PageRequest::first(NAMED + 1)).await?.items,
         };

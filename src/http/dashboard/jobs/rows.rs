@@ -1,10 +1,10 @@
-//! One row of the list of jobs. Nothing in a fragment depends on the current time, so an unchanged list has the same bytes.
+//! One row of the list of jobs. Nothing but the share of a running job depends on the current time, so an unchanged list has the same
+//! bytes.
 
 use super::super::format;
 use super::super::moment::Moment;
-use crate::domain::job::share_done;
-use crate::domain::training::TrainingStage;
-use crate::domain::{Digest, Job, JobState, Stage, StoppedBy, Timestamp, Training, Work};
+use super::super::work::{ending, stage_words, thousandths, training_words};
+use crate::domain::{Digest, Job, JobState, Stage, Timestamp, Training, Work};
 use std::collections::HashMap;
 
 pub struct Row {
@@ -101,7 +101,7 @@ impl Row {
             problem: format::problem_words(&job.request.problem),
             device: job.device.to_string(),
             standing: standing(&job),
-            // The speed-up of the vendor's routine over itself is not informative.
+            // The speed-up of the baseline over itself is not informative.
             speedup: ours.and_then(|best| best.speedup).map(format::times),
             time: job.best.as_ref().map(|best| format::micros(best.median_us)),
             created: Moment::of(job.created_at),
@@ -121,22 +121,28 @@ fn standing(job: &Job) -> Standing {
     let (done, total) = (job.progress.done, job.progress.total);
     let trials = if done == 1 { "trial" } else { "trials" };
     match job.state {
-        // Trials alone move the bar here, so that an unchanged list has the same bytes.
-        JobState::Running => Standing::Under {
-            text: match total {
-                0 => stage(job.stage).to_owned(),
-                _ => format!("{}, {} of {total} trials", stage(job.stage), done.min(total)),
-            },
-            done: (1e3 * share_done(job.stage, job.progress, 0.0, 0.0)) as u32,
-            total: 1000,
-        },
+        // In whole percents, so that the list of a job that waits for its next trial seldom has other bytes.
+        JobState::Running => {
+            let share = thousandths(job) / 10;
+            let what = stage_words(job.stage);
+            Standing::Under {
+                text: match (job.stage, total) {
+                    (Stage::Measuring, 1..) => {
+                        format!("{what}, {} of {total} trials, {share} %", done.min(total))
+                    }
+                    _ => format!("{what}, {share} %"),
+                },
+                done: share,
+                total: 100,
+            }
+        }
         JobState::Queued => said("waiting"),
         JobState::Failed => said(job.error.as_deref().unwrap_or("no reason is recorded")),
         JobState::Cancelled if done == 0 => said("before the first trial"),
         JobState::Cancelled => said(&format!("after {} {trials}", format::count(done.into()))),
         JobState::Succeeded => Standing::Said {
             text: format!("{} {trials}", format::count(done.into())),
-            more: stopped(job.stopped_by).to_owned(),
+            more: ending(job).to_owned(),
         },
     }
 }
@@ -146,7 +152,7 @@ fn standing_of_training(training: &Training) -> Standing {
         JobState::Running => Standing::Under {
             text: format!(
                 "{}, {:.0} %",
-                training_stage(training.stage),
+                training_words(training.stage),
                 (100.0 * training.progress.clamp(0.0, 1.0)).floor()
             ),
             done: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,
@@ -159,41 +165,8 @@ fn standing_of_training(training: &Training) -> Standing {
     }
 }
 
-/// The activity of a training, in a word.
-pub const fn training_stage(stage: TrainingStage) -> &'static str {
-    match stage {
-        TrainingStage::Waiting => "waiting",
-        TrainingStage::Describing => "describing",
-        TrainingStage::Reading => "reading",
-        TrainingStage::Judging => "judging",
-        TrainingStage::Training => "training",
-        TrainingStage::Done => "done",
-    }
-}
-
 fn said(text: &str) -> Standing {
     Standing::Said { text: text.to_owned(), more: text.to_owned() }
-}
-
-const fn stage(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Waiting => "waiting",
-        Stage::Loading => "loading",
-        Stage::Pruning => "pruning",
-        Stage::Measuring => "measuring",
-        Stage::Finals => "finals",
-        Stage::Done => "done",
-    }
-}
-
-const fn stopped(by: Option<StoppedBy>) -> &'static str {
-    match by {
-        Some(StoppedBy::Completed) => "Every chosen candidate was tried",
-        Some(StoppedBy::Seconds) => "The budget of seconds ended the search",
-        Some(StoppedBy::Trials) => "The budget of trials ended the search",
-        Some(StoppedBy::Cancelled) => "Cancelled",
-        None => "",
-    }
 }
 
 fn duration(started: Option<Timestamp>, finished: Option<Timestamp>) -> Duration {
@@ -211,8 +184,8 @@ fn duration(started: Option<Timestamp>, finished: Option<Timestamp>) -> Duration
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::job::{Best, Progress};
-    use crate::domain::{Candidate, DeviceId, JobId, JobRequest};
+    use crate::domain::job::{Best, Outlook, Progress};
+    use crate::domain::{Candidate, DeviceId, JobId, JobRequest, StoppedBy};
 
     fn job(state: JobState) -> Job {
         let request = format!(
@@ -248,7 +221,10 @@ mod tests {
     fn a_running_job_has_a_bar_that_is_never_over_full() {
         let row = Row::of(job(JobState::Running).into(), &HashMap::new());
         let Standing::Under { text, done, total } = &row.standing else { panic!() };
-        assert_eq!((text.as_str(), *done, *total), ("measuring, 56 of 56 trials", 900, 1000));
+        assert_eq!(
+            (text.as_str(), *done, *total),
+            ("measuring candidates, 56 of 56 trials, 90 %", 90, 100)
+        );
         assert!(matches!(row.duration, Duration::Since(_)) && row.cancellable);
         assert_eq!(
             (row.name.as_str(), row.created.text.as_str()),
@@ -257,7 +233,35 @@ mod tests {
     }
 
     #[test]
-    fn the_vendors_own_routine_has_a_time_and_no_speed_up() {
+    fn loading_has_a_share_of_the_work() {
+        let began = Timestamp(Timestamp::now().0 - 5_000);
+        let job = Job {
+            stage: Stage::Loading,
+            progress: Progress { done: 0, total: 0 },
+            outlook: Some(Outlook { began, seconds: 10.0 }),
+            ..job(JobState::Running)
+        };
+        let row = Row::of(job.into(), &HashMap::new());
+        let Standing::Under { text, done, total } = &row.standing else { panic!() };
+        assert_eq!((text.as_str(), *done, *total), ("loading the matrix, 5 %", 5, 100));
+    }
+
+    #[test]
+    fn a_search_that_was_ended_early_is_not_called_cancelled() {
+        let told = |by| {
+            let job = Job { stopped_by: Some(by), ..job(JobState::Succeeded) };
+            let Standing::Said { more, .. } = Row::of(job.into(), &HashMap::new()).standing else {
+                panic!()
+            };
+            more
+        };
+        let early = "The search was ended early: the plan is the best until then.";
+        assert_eq!(told(StoppedBy::Cancelled), early);
+        assert_eq!(told(StoppedBy::Completed), "Every chosen candidate was tried.");
+    }
+
+    #[test]
+    fn the_baseline_itself_has_a_time_and_no_speed_up() {
         let best = |family: &str| Best {
             candidate: Candidate::new(family).with_text("algorithm", "mkl_mm"),
             median_us: 12.5,

@@ -1,7 +1,8 @@
 //! A plan as one table row, as shown on the matrix page and in comparisons.
 
+use crate::domain::candidate::ALGORITHM;
 use crate::domain::plan::{Baseline, Bound, Measured};
-use crate::domain::{Candidate, Device, DeviceKind, L2Policy, Plan};
+use crate::domain::{Candidate, L2Policy, Plan};
 use crate::http::dashboard::bound::{self, Reach};
 use crate::http::dashboard::format;
 
@@ -49,13 +50,12 @@ impl PlanRow {
         let time = plan.median_us().or(predicted);
         let unmeasured = || "predicted, not measured".to_owned();
         let vendor = plan.baseline.as_ref();
-        let kind = plan.device.kind;
         Self {
             id: plan.id.to_string(),
             problem: question(plan),
-            device: class_words(&plan.device),
+            device: plan.device.class().words(),
             device_class: plan.device.class().to_string(),
-            winner: winner(&plan.candidate, kind),
+            winner: winner(&plan.candidate),
             candidate: plan.candidate.to_string(),
             time: time.map_or_else(|| "–".to_owned(), format::micros),
             interval: plan.measured.as_ref().map_or_else(unmeasured, interval),
@@ -86,13 +86,17 @@ pub fn question(plan: &Plan) -> String {
     format!("{}{cold}", format::problem_words(&plan.problem))
 }
 
-/// The family; for vendor routines, the algorithm.
-fn winner(candidate: &Candidate, kind: DeviceKind) -> String {
-    match candidate.text("algorithm") {
-        Some("sprs") if kind == DeviceKind::Cpu => "sprs, one thread".to_owned(),
-        Some(algorithm) if kind == DeviceKind::Cpu => algorithm.to_owned(),
-        Some(algorithm) => format!("{} {algorithm}", candidate.family),
-        None => candidate.family.clone(),
+/// The family; for a library's routine, also which.
+fn winner(candidate: &Candidate) -> String {
+    let family = format::family(candidate);
+    match candidate.text(ALGORITHM) {
+        // What is part of this program has one routine for a problem.
+        Some(algorithm)
+            if candidate.routine().is_some_and(|it| it.library.own_name().is_none()) =>
+        {
+            format!("{family} {algorithm}")
+        }
+        _ => family,
     }
 }
 
@@ -100,14 +104,4 @@ fn winner(candidate: &Candidate, kind: DeviceKind) -> String {
 pub fn library(baseline: &Baseline) -> String {
     let name = &baseline.name;
     if baseline.is_single_threaded() { format!("{name}, one thread") } else { name.clone() }
-}
-
-/// Display name of a device class: `H100 80GB HBM3`, `Intel Xeon Processor, 16 threads`.
-pub fn class_words(device: &Device) -> String {
-    let name = device.name.replace("(R)", "").replace("(TM)", "");
-    let name = name.trim();
-    match device.kind {
-        DeviceKind::Cuda => name.strip_prefix("NVIDIA ").unwrap_or(name).to_owned(),
-        DeviceKind::Cpu => format!("{name}, {} threads", device.multiprocessors),
-    }
 }

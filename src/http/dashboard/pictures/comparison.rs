@@ -80,7 +80,7 @@ pub fn of(summary: String, groups: &[Group]) -> Option<Comparison> {
 fn bar(timed: &Timed, across: &Scale, y: f64) -> Bar {
     let mut title = format!("{}: {}", timed.label, format::micros(timed.us));
     if let Some(vendor) = timed.vendor_us {
-        title.push_str(&format!(", vendor {}", format::micros(vendor)));
+        title.push_str(&format!(", baseline {}", format::micros(vendor)));
     }
     title.push_str(&format!(", {} {}", timed.bound, format::micros(timed.bound_us)));
     Bar {

@@ -1,46 +1,46 @@
 //! Histogram of row lengths.
 
-use super::bars::{self, Bar, Bars};
+use super::dots::{self, Dot, Dots};
 use crate::charts::{Label, Scale, thinned};
 use crate::domain::profile::LengthBin;
 use crate::http::dashboard::format;
 
 /// Up to this length every length has its own bin; beyond it there are eight bins per doubling, as in `LengthBin`.
 const SINGLE: u64 = 16;
-/// Base line of the bars: this picture is as high as the two level profiles together.
+/// Base line of the dots: this picture is as high as the two level profiles together.
 const BOTTOM: f64 = 336.0;
-/// The width is divided into at least this many bins, which limits the width of a bar.
+/// The width is divided into at least this many bins, which limits the width of a dot.
 const FEWEST: f64 = 16.0;
-/// Bars wider than this have a gap between them.
+/// Dots wider than this have a gap between them.
 const GAP_FROM: f64 = 5.0;
 
 /// Number of rows by row length; `None` if there are no rows. `longest` is exact, whereas the last bin may end beyond it.
-pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
+pub fn of(bins: &[LengthBin], longest: u64) -> Option<Dots> {
     let (first, last) = (bins.first()?, bins.last()?);
     // The axis starts at zero if there are short rows, so that most matrices have the same axis.
     let from = if first.most <= SINGLE { -1.0 } else { place(first.most) - 1.0 };
     let to = place(last.most).max(from + FEWEST);
-    let across = Scale::linear(from, to, bars::LEFT, bars::RIGHT);
+    let across = Scale::linear(from, to, dots::LEFT, dots::RIGHT);
     let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(1);
-    let up = bars::counts(most, BOTTOM);
-    let bar = |bin: &LengthBin| {
+    let up = dots::counts(most, BOTTOM);
+    let dot = |bin: &LengthBin| {
         let (left, right) = (across.at(place(bin.most) - 1.0), across.at(place(bin.most)));
         let gap = if right - left > GAP_FROM { 1.0 } else { 0.0 };
         let y = up.at(bin.rows as f64);
-        Bar { x: left, width: right - left - gap, y, soft_y: y, title: title(bin) }
+        Dot { x: left, width: right - left - gap, y, soft_y: y, title: title(bin) }
     };
     let ticks = lengths().take_while(|length| place(*length) <= to);
     let x_labels = ticks
         .filter(|length| place(*length) > from)
         .map(|length| Label { at: across.at(place(length) - 0.5), text: format::count(length) });
-    Some(Bars {
+    Some(Dots {
         summary: format!("Rows by length. {}", summary(bins, longest)),
         bottom: BOTTOM,
         x_name: "entries per row",
         y_name: "rows (log)",
         x_labels: thinned(x_labels),
-        y_labels: bars::count_labels(&up),
-        bars: bins.iter().map(bar).collect(),
+        y_labels: dots::count_labels(&up),
+        dots: bins.iter().map(dot).collect(),
     })
 }
 
@@ -101,16 +101,16 @@ mod tests {
     }
 
     #[test]
-    fn bars_lie_in_the_frame_and_have_titles() {
+    fn dots_lie_in_the_frame_and_have_titles() {
         let bins = [bin(0, 0, 1), bin(7, 7, 1000), bin(1281, 1408, 3)];
         let picture = of(&bins, 1383).unwrap();
-        for bar in &picture.bars {
-            assert!(bar.x >= bars::LEFT && bar.x + bar.width <= bars::RIGHT + 0.01, "{bar:?}");
-            assert!(bar.y >= bars::TOP && bar.y < BOTTOM, "{bar:?}");
+        for dot in &picture.dots {
+            assert!(dot.x >= dots::LEFT && dot.x + dot.width <= dots::RIGHT + 0.01, "{dot:?}");
+            assert!(dot.y >= dots::TOP && dot.y < BOTTOM, "{dot:?}");
         }
-        assert!(picture.bars[1].y < picture.bars[2].y, "more rows, a higher bar");
-        assert_eq!(picture.bars[0].title, "1 row has 0 entries");
-        assert_eq!(picture.bars[2].title, "3 rows have 1,281–1,408 entries");
+        assert!(picture.dots[1].y < picture.dots[2].y, "more rows, a higher dot");
+        assert_eq!(picture.dots[0].title, "1 row has 0 entries");
+        assert_eq!(picture.dots[2].title, "3 rows have 1,281–1,408 entries");
         assert_eq!(picture.summary, "Rows by length. median 7, longest 1,383 entries");
     }
 

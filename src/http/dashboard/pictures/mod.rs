@@ -3,8 +3,8 @@
 //! A chart is a struct with a template; a page has it as a field and writes `{{ funnel|safe }}` to insert it. Text in a
 //! chart is real text, and every chart has a title and a description for screen readers.
 
-pub mod bars;
 pub mod comparison;
+pub mod dots;
 pub mod funnel;
 pub mod heat_map;
 pub mod histogram;

@@ -21,7 +21,7 @@ pub struct Mark {
     pub us: f64,
     /// The 95 % confidence interval, if there were enough samples.
     pub ci95_us: Option<[f64; 2]>,
-    /// Class of the mark: `bar-fill`, `idle`, `warn`, `good`.
+    /// Class of the mark: `ink`, `idle`, `warn`, `good`.
     pub tone: &'static str,
 }
 

@@ -1,20 +1,11 @@
 //! Parameter values, and what settings mean, in one line each. The catalogue explains families and parameters.
 
-use crate::domain::{L2Policy, Param, StoppedBy};
+use crate::domain::{L2Policy, Param};
 
 pub fn value(param: &Param) -> String {
     match param {
         Param::Int(value) => value.to_string(),
         Param::Text(text) => text.clone(),
-    }
-}
-
-pub fn stopped_by(stopped: StoppedBy) -> &'static str {
-    match stopped {
-        StoppedBy::Completed => "every chosen candidate was tried",
-        StoppedBy::Seconds => "ended by its budget of seconds: this is the best until then",
-        StoppedBy::Trials => "ended by its budget of trials: this is the best until then",
-        StoppedBy::Cancelled => "cancelled: this is the best until then",
     }
 }
 

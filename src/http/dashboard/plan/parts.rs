@@ -3,8 +3,7 @@
 use super::super::bound;
 use super::super::format::{bytes, count, digits, micros, percent, routine, seconds, short, times};
 use super::meaning;
-use crate::domain::plan::Bound;
-use crate::domain::plan::LaunchStep;
+use crate::domain::plan::{Baseline, Bound, LaunchStep};
 use crate::domain::{DeviceKind, Plan, Resources};
 use crate::service::catalog;
 
@@ -35,6 +34,9 @@ fn by_other(plan: &Plan, figure: impl Fn(f64, Option<f64>) -> Option<String>) ->
     told.unwrap_or_default()
 }
 
+/// The note names the baseline.
+const SPEEDUP: &str = "Speed-up over the baseline";
+
 pub fn figures(plan: &Plan) -> Vec<Fact> {
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
@@ -43,11 +45,11 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
                 "{routine}, timed alternately{}",
                 by_other(plan, |_, speedup| speedup.map(times))
             );
-            fact("Speed-up over vendor", times(*speedup), note)
+            fact(SPEEDUP, times(*speedup), note)
         }
         _ => {
-            let why = plan.no_baseline.as_deref().unwrap_or("no vendor routine was measured");
-            fact("Speed-up over vendor", "–", why)
+            let why = plan.no_baseline.as_deref().unwrap_or("no baseline was measured");
+            fact(SPEEDUP, "–", why)
         }
     };
     let against = match plan.limit.bound {
@@ -95,20 +97,23 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
     ]
 }
 
+/// The baseline's own preprocessing, if there is a baseline.
+fn against(plan: &Plan) -> String {
+    let told = |it: &Baseline| format!("{}: {}", it.name, millis(it.preprocess_ms));
+    plan.baseline.as_ref().map_or_else(String::new, told)
+}
+
 pub fn costs(plan: &Plan) -> Vec<Fact> {
-    let vendor = plan.baseline.as_ref().map_or(0.0, |vendor| vendor.preprocess_ms);
     let pays = match plan.break_even_calls {
         Some(0) => {
-            fact("Break-even after", "the first call", "no preprocessing beyond the vendor's")
+            fact("Break-even after", "the first call", "no preprocessing beyond the baseline's")
         }
         Some(1) => fact("Break-even after", "1 call", ""),
         Some(calls) => fact("Break-even after", format!("{} calls", count(calls)), ""),
         None if plan.is_predicted() => fact("Break-even after", "–", "not measured"),
-        None => fact(
-            "Break-even after",
-            "never",
-            "compared with the vendor routine, including preprocessing",
-        ),
+        None => {
+            fact("Break-even after", "never", "compared with the baseline, including preprocessing")
+        }
     };
     let update = plan.validity.update_values_ms;
     let update_note = match update > 0.0 {
@@ -117,7 +122,7 @@ pub fn costs(plan: &Plan) -> Vec<Fact> {
     };
     let mut costs = vec![
         match plan.preprocess_ms {
-            Some(ms) => fact("Preprocessing", millis(ms), format!("vendor: {}", millis(vendor))),
+            Some(ms) => fact("Preprocessing", millis(ms), against(plan)),
             None => fact("Preprocessing", "–", "not measured"),
         },
         pays,
@@ -269,7 +274,7 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
     };
     let kernel_note = match &from.kernel_digest {
         Some(_) => "digest of the family's kernel source; a plan with another digest is stale",
-        None => "vendor routines have no kernel source",
+        None => "routines of a library have no kernel source here",
     };
     let mut facts = vec![
         fact("sparsetune", from.version.clone(), ""),
@@ -278,9 +283,11 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
         fact("Seed", from.seed.to_string(), "for the random operands"),
         match plan.is_predicted() {
             true => fact("Choice", seconds(from.search_seconds), "nothing was measured"),
-            false => {
-                fact("Search", seconds(from.search_seconds), meaning::stopped_by(from.stopped_by))
-            }
+            false => fact(
+                "Search",
+                seconds(from.search_seconds),
+                crate::explain::ending(from.stopped_by),
+            ),
         },
         fact("L2 policy", plan.l2_policy.to_string(), meaning::l2_policy(plan.l2_policy)),
         fact(

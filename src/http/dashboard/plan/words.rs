@@ -1,9 +1,9 @@
 //! A plan in words: why it won, what limits it, what it holds for.
 
 use super::super::format::{bytes, correlation, count, digits, micros, percent, routine, times};
-use super::meaning;
 use crate::domain::plan::{Bound, RunnerUp};
 use crate::domain::{L2Policy, Plan, Problem};
+use crate::explain;
 
 /// `SpMM, N = 32, f32, row-major`.
 pub fn problem(problem: &Problem) -> String {
@@ -71,7 +71,7 @@ pub fn why(plan: &Plan) -> Why {
         runner_up,
         vendor,
         chosen_for,
-        stopped: meaning::stopped_by(plan.provenance.stopped_by),
+        stopped: explain::ending(plan.provenance.stopped_by),
         failed: (!failed.is_empty()).then(|| failed.join(", ")),
     }
 }
@@ -90,15 +90,15 @@ fn second_place(plan: &Plan, second: &RunnerUp) -> Option<String> {
         less => format!("{} less", percent(-less)),
     };
     let mut text = format!("took {}, {against}", micros(second.median_us));
-    match second.ci95_us {
-        Some(ends) => {
-            text.push_str(&format!(" ({}; the winner {}).", between(ends), between(won.ci95_us)))
+    match (second.interval_us(won), won.interval_us()) {
+        (Some(ends), Some(own)) => {
+            text.push_str(&format!(" ({}; the winner {}).", between(ends), between(own)));
         }
-        None if plan.tie => text.push_str(&format!(
+        (None, Some(own)) if plan.tie => text.push_str(&format!(
             " (the winner: {}; the runner-up's interval is not in this plan).",
-            between(won.ci95_us)
+            between(own)
         )),
-        None => text.push('.'),
+        _ => text.push('.'),
     }
     // By the total cost of all calls, a candidate with a longer call may be first.
     let outpaid = plan.expected_calls.is_some() && !plan.tie;
@@ -287,6 +287,19 @@ mod tests {
         let said = why(&plan).runner_up.unwrap().1;
         let both = "95 % between 8.00 µs and 60.0 µs; the winner 95 % between 9.00 µs and 80.0 µs";
         assert!(said.contains(both), "{said}");
+    }
+
+    #[test]
+    fn fewer_than_six_samples_have_no_interval() {
+        let mut plan = plan();
+        plan.runner_up.as_mut().unwrap().ci95_us = Some([8.0, 60.0]);
+        let said = |plan: &Plan| why(plan).runner_up.unwrap().1;
+        assert!(said(&plan).contains("95 % between"), "{}", said(&plan));
+        plan.measured.as_mut().unwrap().samples = 5;
+        for tie in [false, true] {
+            plan.tie = tie;
+            assert!(!said(&plan).contains("95 %"), "{}", said(&plan));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub const TOP: f64 = 14.0;
 
 /// One column of the chart, drawn as a dot. The soft dot shows a second figure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bar {
+pub struct Dot {
     pub x: f64,
     pub width: f64,
     /// Upper end of the full part.
@@ -21,7 +21,7 @@ pub struct Bar {
     pub title: String,
 }
 
-impl Bar {
+impl Dot {
     /// Where its dot stands.
     pub fn middle(&self) -> f64 {
         self.x + self.width / 2.0
@@ -34,17 +34,17 @@ impl Bar {
 }
 
 #[derive(Clone, Debug, PartialEq, Template)]
-#[template(path = "pictures/bars.html")]
-pub struct Bars {
+#[template(path = "pictures/dots.html")]
+pub struct Dots {
     /// Text alternative of the picture.
     pub summary: String,
-    /// Base line of the bars.
+    /// Base line of the dots.
     pub bottom: f64,
     pub x_name: &'static str,
     pub y_name: &'static str,
     pub x_labels: Vec<Label>,
     pub y_labels: Vec<Label>,
-    pub bars: Vec<Bar>,
+    pub dots: Vec<Dot>,
 }
 
 /// A logarithmic vertical axis for counts from one to `most`; a count of one still has a visible height.
