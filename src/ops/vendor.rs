@@ -45,7 +45,7 @@ impl Family for VendorLibrary {
             parameters: vec![Parameter {
                 name: ALGORITHM,
                 values: Values::Among(routines),
-                meaning: "the name of the routine in the vendor's library",
+                meaning: "the name of the routine",
             }],
             flags: Flags {
                 baseline: library.is_baseline(),

@@ -178,10 +178,15 @@ impl FamilyDescriptor {
     }
 
     /// The publication it follows, or whose it is.
-    pub const fn origin(&self) -> &'static str {
+    pub fn origin(&self) -> &'static str {
+        let plain = |form: &StoredForm| match form.distinction {
+            Distinction::Routine(library) => library.own_name().is_some(),
+            _ => false,
+        };
         match (self.source, self.provider) {
             (Some(source), _) => source,
             (None, Provider::Own) => "our own",
+            (None, Provider::Vendor) if self.stored.iter().any(plain) => "part of this program",
             (None, Provider::Vendor) => "the vendor's",
         }
     }

@@ -137,6 +137,7 @@ async fn draw(
     let baseline = plan.as_ref().and_then(|plan| plan.baseline.as_ref()).map(library);
     let (ended, judged) = plan.map(|plan| (plan.funnel, plan.judged)).unzip();
     let funnel = story.funnel.clone().or(ended);
-    let standing = Standing::new(job, funnel, &judged.unwrap_or_default(), recorded);
-    Ok(Standing { baseline: baseline.or_else(|| standing.baseline.clone()), ..standing })
+    let mut standing = Standing::new(job, funnel, &judged.unwrap_or_default(), recorded);
+    standing.baseline = baseline.or(standing.baseline);
+    Ok(standing)
 }
