@@ -185,12 +185,7 @@ impl Service {
 
     /// Quarantined candidates of the key's operation on the device in its current state.
     async fn barred(&self, key: &PlanKey, device: &Device) -> Result<HashSet<CandidateId>> {
-        let all = self
-            .store
-            .quarantined(Some(&key.device_class), &PageRequest::ALL)
-            .await?
-            .items
-            .into_iter();
+        let all = self.store.barred(&key.device_class, &key.pattern_digest).await?.into_iter();
         let barred = all.filter(|entry| {
             let family = &entry.candidate.family;
             ops::has_own_family(key.problem.op(), family)

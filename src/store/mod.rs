@@ -48,8 +48,8 @@ pub use webhooks::{
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Caller, Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix,
-    ModelQuality, NameHolder, Plan, PlanId, Problem, Process, QuarantineId, QuotaExceeded, Serving,
-    Timestamp, Trial, TrialCount, TrialFilter,
+    ModelQuality, NameHolder, Plan, PlanId, Problem, Process, QuarantineId, QuarantineScope,
+    QuotaExceeded, Serving, Timestamp, Trial, TrialCount, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -128,6 +128,7 @@ pub struct Quarantined {
     pub kernel_digest: Digest,
     pub candidate: Candidate,
     pub reason: String,
+    pub scope: QuarantineScope,
     pub at: Timestamp,
 }
 
@@ -309,7 +310,10 @@ pub trait Devices: Send + Sync {
     async fn keep_name(&self, process: &Process, silent_ms: i64) -> Result<Option<NameHolder>>;
     /// Gives the name back, if the process has it.
     async fn leave_name(&self, process: &Process) -> Result<()>;
-    async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
+    /// Notes that a job of this namespace saw it on the pattern. Its scope is what all that have seen it say together.
+    async fn quarantine(&self, entry: &Quarantined, pattern: &Digest) -> Result<()>;
+    /// The entries of a class that count for this namespace's searches on the pattern.
+    async fn barred(&self, class: &DeviceClass, pattern: &Digest) -> Result<Vec<Quarantined>>;
     /// Removes the entry with this id, so that its candidate is tried again; `None` if there is none.
     async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>>;
     /// The number of entries of each class that has any.

@@ -212,6 +212,7 @@ conform! {
     plans::devices_and_quarantine_are_kept,
     plans::figures_are_learnt_once,
     plans::the_revision_grows_with_answers_alone,
+    plans::a_quarantine_reaches_as_far_as_its_witnesses,
     plans::old_things_are_pruned,
     learning::features_are_read_back_by_job,
     learning::describing_is_fenced,

@@ -23,7 +23,7 @@ const fn table(name: &'static str, keys: usize, columns: &'static str) -> Table 
 }
 
 /// What is referred to comes first. `store_id` and the revisions go by themselves; what is `stored` is counted anew.
-const TABLES: [Table; 18] = [
+const TABLES: [Table; 19] = [
     table("matrices", 1, "digest, pattern_digest, created_at, version, facts"),
     table(
         "holdings",
@@ -61,7 +61,12 @@ const TABLES: [Table; 18] = [
     table(
         "quarantine",
         3,
-        "device_class, kernel_digest, candidate_id, version, candidate, reason, at",
+        "device_class, kernel_digest, candidate_id, version, candidate, reason, at, scope",
+    ),
+    table(
+        "witnesses",
+        5,
+        "device_class, kernel_digest, candidate_id, namespace, pattern_digest, at",
     ),
     table("kernel_figures", 2, "device_class, kernel, registers, local_bytes, learnt_at, seen_at"),
     table("models", 1, "id, op, device_class, features_version, created_at, version, card, file"),
