@@ -338,6 +338,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
             // What cannot be read was refused with the configuration.
             allow: config.webhooks.allowed().unwrap_or_default(),
             retry: Duration::from_secs_f64(config.webhooks.retry_s),
+            ca_file: config.webhooks.ca_file().map(Path::to_owned),
         },
         ..ServiceSettings::default()
     }

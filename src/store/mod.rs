@@ -15,6 +15,7 @@ mod retaining;
 pub mod sql;
 mod stored;
 mod tallies;
+pub mod tls;
 mod tokens;
 mod transfer;
 mod webhooks;
