@@ -129,8 +129,8 @@ where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
     let (service, name) = open(config).await?;
-    for found in exposed::of(config) {
-        tracing::warn!("{}", exposed::told(&found));
+    for found in exposed::sentences(config, None) {
+        tracing::warn!("{found}");
     }
     let at = ("server.listen", config.server.listen);
     let access = admission::of(config, &service, at).await?;

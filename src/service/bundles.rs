@@ -179,6 +179,8 @@ impl Service {
         let staged = blobs.stage().await?;
         let built = self.build_bundle((&plan, &brought), values, staged, None).await?;
         let Written { file, bytes, sha256 } = built;
+        // Before it has a place, where what is refused would stay.
+        self.store.may_store(bytes, 0).await?;
         let room = Arc::clone(&self.inner.room);
         let file = tokio::task::spawn_blocking(move || -> Result<_> {
             room.take(bytes)?;

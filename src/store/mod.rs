@@ -40,7 +40,7 @@ pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retain
 pub use sql::{PostgresOptions, SqlStore, SqliteOptions, Synchronous};
 pub use stored::{RoomTaken, Stored};
 pub use tallies::{PlanFigures, PlanTally};
-pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
+pub use tokens::{MOST_REVOKED, NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
 pub use webhooks::{
     AttemptEnd, Attempted, DueDelivery, LONGEST_PAUSE, MOST_WAITING, UNPAUSED, Webhooks,
@@ -121,15 +121,15 @@ pub enum TrialQuery {
     },
 }
 
-/// A candidate that hung or killed the device; it is not tried again with the same kernel text.
+/// A candidate that hung or killed the device; searches that it counts for do not try it again with the same kernel text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quarantined {
     pub class: DeviceClass,
     /// Digest of the family's kernel text.
     pub kernel_digest: Digest,
     pub candidate: Candidate,
-    pub reason: String,
     pub scope: QuarantineScope,
+    pub reason: String,
     pub at: Timestamp,
 }
 

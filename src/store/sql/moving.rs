@@ -40,7 +40,7 @@ const TABLES: [Table; 19] = [
     table(
         "drift",
         1,
-        "plan, uses, used_at, checked_at, verdict, why, median_us, vendor_us, renewed_at, renewed_for",
+        "plan, uses, used_at, checked_at, verdict, why, median_us, vendor_us, renewed_at, renewed_for, uses_before, period",
     ),
     table(
         "jobs",
