@@ -19,6 +19,7 @@ import pathlib
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -408,6 +409,22 @@ def minor(make, folder):
     fine = hosts == ["400", "400"] and slow == "408" and rows <= 1
     root = " (root may write anyway)" if os.geteuid() == 0 else ""
     return fine, f"two hosts and none {hosts}; JSON that stops {slow}; 199 look-ups made {rows} rows; a read-only folder: ended with {end}{root}: {said}"
+
+
+@attempt(13, "a bundle that lists 4,000,000 members, in 1 GB")
+def members_of_a_bundle(make, folder):
+    fields = [("sign", "S4"), ("more", "V24"), ("name_bytes", "<u2"), ("rest", "V16"), ("name", "S8")]
+    records, count, place = numpy.zeros(4_000_000, fields), 4_000_000, 4_000_000 * 54
+    records["sign"], records["name_bytes"], records["name"] = b"PK\x01\x02", 8, numpy.char.mod("%08d", numpy.arange(count)).astype("S8")
+    end = struct.pack("<4sQ12xQQQQ4sIQI", b"PK\x06\x06", 44, count, count, place, 0, b"PK\x06\x07", 0, place, 1)
+    body = records.tobytes() + end + struct.pack("<4s4xHHIIH", b"PK\x05\x06", 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    with memory_group(1 << 30) as group:
+        if group is None:
+            return None, "not tried"
+        with make(folder, group=group) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda _: server.ask("POST", "/v1/bundles", body)[0], range(2)))
+            alive = server.process.poll() is None and server.ask("GET", "/healthz")[0] == 200
+    return alive and set(answers) <= {413, 422, 503}, f"{len(body)} bytes, two at once: {answers}; the server {'lives' if alive else 'is gone'}"
 
 
 def main():

@@ -29,8 +29,19 @@ pub use process::{
 
 use crate::domain::protocol::MISSING_WALL;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// The folder of the system that evaluators may read and that this path lies in, if there is one: nothing keeps them from reading it there.
+pub fn readable_with(path: &Path) -> Option<&'static Path> {
+    #[cfg(target_os = "linux")]
+    return files::system_folder(path);
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path;
+        None
+    }
+}
 
 /// What a process still does within its fence.
 #[derive(Clone, Copy, Debug)]

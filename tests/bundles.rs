@@ -290,4 +290,30 @@ async fn a_plan_from_elsewhere_reads_no_file_that_it_did_not_bring() {
     for header in [("accept", "*/*"), ("if-none-match", "*")] {
         assert_eq!(to.get(&path, &[header]).await.status(), 404);
     }
+    drop(to);
+
+    // Many downloads at once, each of which reads what the plan brought before it builds: none waits for what another holds.
+    let to = Server::start(&folder.path().join("to"));
+    let upload = async |body: Vec<u8>| {
+        let asked = Client::new().post(format!("{}/v1/matrices", to.url)).body(body);
+        asked.timeout(Duration::from_secs(60)).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(upload(std::fs::read(&mine).unwrap()).await, 201);
+    let path = format!("/v1/plans/{id}/bundle?values=external");
+    let all = futures_util::future::join_all((0..8).map(|_| to.get(&path, &[])));
+    let all = tokio::time::timeout(Duration::from_secs(60), all).await.expect("they end");
+    assert!(all.iter().all(|answer| answer.status() == 200), "{all:?}");
+    assert_eq!(upload(std::fs::read(&theirs).unwrap()).await, 200);
+
+    // A list of members is refused before it takes memory, whatever it says of its length.
+    let record = [&b"PK\x01\x02"[..], &[0; 42]].concat();
+    let mut many = record.repeat(1_000_000);
+    let bytes = many.len() as u32;
+    many.extend_from_slice(b"PK\x05\x06\0\0\0\0\x05\0\x05\0");
+    many.extend_from_slice(&bytes.to_le_bytes());
+    many.extend_from_slice(&[0; 6]);
+    let refused = to.import(many).await;
+    assert_eq!(refused.status(), 422);
+    let problem = refused.json::<Value>().await.unwrap();
+    assert_eq!(problem["type"], "/problems/unreadable-bundle", "{problem}");
 }

@@ -1,5 +1,6 @@
 //! Bundles of strangers: damaged ones, and those that are whole but say what they like.
 
+use super::memory::peak_of;
 use serde_json::{Value, json};
 use sparsetune::bundle::{Bundle, LoadedPlan, Place};
 use sparsetune::domain::bundle::{DenseOperand, MANIFEST};
@@ -13,12 +14,22 @@ pub fn file(data: &[u8]) {
     opened(data.to_vec());
 }
 
+/// What opening a bundle may take at most: something, and so much for each of its bytes, as a service charges for JSON.
+const MOST_MEMORY: u64 = 4 << 20;
+const MEMORY_OF_A_BYTE: u64 = 66;
+
 /// Most elements of the dense operands that are drawn here.
 const DRAWN: u64 = 1 << 12;
 
 /// What is accepted can be loaded or is refused with a reason, and a loaded plan runs, also with other values.
 fn opened(bytes: Vec<u8>) {
-    let Ok(bundle) = Bundle::from_bytes(bytes) else { return };
+    let size = bytes.len() as u64;
+    let (opened, peak) = peak_of(|| Bundle::from_bytes(bytes));
+    assert!(
+        peak <= MOST_MEMORY + MEMORY_OF_A_BYTE * size,
+        "{peak} bytes of memory for a bundle of {size} bytes"
+    );
+    let Ok(bundle) = opened else { return };
     let text = serde_json::to_vec(bundle.manifest()).expect("a manifest has a text");
     let again = serde_json::from_slice(&text);
     assert_eq!(again.ok().as_ref(), Some(bundle.manifest()));

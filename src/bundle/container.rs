@@ -1,6 +1,7 @@
 //! The file around the members: a ZIP archive whose members are stored without compression, in the order of their paths, each
 //! at a multiple of 64 bytes, without times. Equal members give equal files, and a member is addressed by offset and length.
 
+use super::directory;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{Cursor, Seek, Write};
@@ -12,9 +13,9 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 pub const ALIGNMENT: u16 = 64;
 
 /// Most members of a bundle.
-const MOST_MEMBERS: usize = 64;
+pub(super) const MOST_MEMBERS: usize = 64;
 /// Longest path of a member in bytes.
-const LONGEST_PATH: usize = 100;
+pub(super) const LONGEST_PATH: usize = 100;
 /// Files of this size and above need the archive's 64-bit fields.
 const LARGE: u64 = u32::MAX as u64;
 
@@ -26,8 +27,10 @@ pub type Members<'a> = BTreeMap<String, Cow<'a, [u8]>>;
 pub enum ContainerError {
     #[error("the file is not a ZIP archive: {0}")]
     Archive(#[from] zip::result::ZipError),
+    #[error("the file is not a ZIP archive that ends with a list of members as a bundle's does")]
+    List,
     #[error("the archive has {0} members; a bundle has at most {MOST_MEMBERS}")]
-    TooMany(usize),
+    TooMany(u64),
     #[error("the archive's member number {0} has a path that no bundle has")]
     Path(usize),
     #[error("the archive has the member `{0}` twice")]
@@ -67,10 +70,8 @@ pub fn write(out: impl Write + Seek, members: &Members<'_>) -> Result<(), Contai
 /// # Errors
 /// The file is not an archive as [`write`] makes it.
 pub fn read(file: &[u8]) -> Result<BTreeMap<String, Range<usize>>, ContainerError> {
+    directory::check(file)?;
     let mut archive = ZipArchive::new(Cursor::new(file))?;
-    if archive.len() > MOST_MEMBERS {
-        return Err(ContainerError::TooMany(archive.len()));
-    }
     let mut members = BTreeMap::new();
     for index in 0..archive.len() {
         let member = archive.by_index_raw(index)?;
@@ -94,9 +95,6 @@ pub fn read(file: &[u8]) -> Result<BTreeMap<String, Range<usize>>, ContainerErro
         let Some(range) = range else { return Err(ContainerError::Beyond(path)) };
         if !range.start.is_multiple_of(usize::from(ALIGNMENT)) {
             return Err(ContainerError::Unaligned(path));
-        }
-        if members.contains_key(&path) {
-            return Err(ContainerError::Twice(path));
         }
         members.insert(path, range);
     }
@@ -165,7 +163,7 @@ mod tests {
         assert!(matches!(read(&foreign("a", packed)), Err(ContainerError::NotStored(_))));
         let odd = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
         assert!(matches!(read(&foreign("a", odd)), Err(ContainerError::Unaligned(_))));
-        assert!(matches!(read(b"PK"), Err(ContainerError::Archive(_))));
+        assert!(matches!(read(b"PK"), Err(ContainerError::List)));
         let names: Vec<String> = (0..65).map(|i| format!("m{i}")).collect();
         let many: Vec<(&str, &[u8])> =
             names.iter().map(|name| (name.as_str(), &b"x"[..])).collect();

@@ -6,6 +6,7 @@ mod build;
 mod check;
 mod container;
 pub mod cpp;
+mod directory;
 mod host;
 mod open;
 mod operand;

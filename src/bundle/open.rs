@@ -12,6 +12,7 @@ use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
 use crate::domain::{Matrix, Plan};
 use crate::engine::PlanFiles;
+use crate::sparse::read::{Held, Pool, ReadError};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ use std::path::Path;
 const MOST_JSON: usize = 8 << 20;
 /// Longest properties of a matrix: a store keeps a copy with each plan.
 const MOST_FACTS: usize = 64 << 10;
+/// Memory that a byte of JSON may take while it is read: `[]` is a list, and lists are kept in parts before they are understood.
+const JSON_MEMORY: u64 = 64;
 
 /// Why a file is not a bundle that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +49,8 @@ pub enum BundleError {
     Damaged { path: String, what: &'static str },
     #[error("the bundle contradicts itself: {0}")]
     Contradiction(String),
+    #[error("there is not enough memory to read the bundle: {0}")]
+    Memory(#[from] ReadError),
 }
 
 fn contradiction(why: impl Into<String>) -> BundleError {
@@ -62,6 +67,8 @@ pub struct Bundle {
     /// Element type and place in the file of each tensor of [`ARRAYS`].
     tensors: BTreeMap<String, (Element, Range<usize>)>,
     samples: Samples,
+    /// What its memory is charged with.
+    _held: Held,
 }
 
 enum FileBytes {
@@ -84,9 +91,17 @@ impl Bundle {
     /// # Errors
     /// The file cannot be read, is no bundle, or is damaged; the error says where.
     pub fn open(path: &Path) -> Result<Self, BundleError> {
+        Self::open_in(path, &Pool::memory(u64::MAX))
+    }
+
+    /// [`Self::open`], which charges `memory` for what reading and keeping it take before they take it.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and if there is not enough.
+    pub fn open_in(path: &Path, memory: &Pool) -> Result<Self, BundleError> {
         let file = File::open(path)?;
         // SAFETY: the documented requirement; bundles are written under another name and renamed.
-        Self::of(FileBytes::Mapped(unsafe { Mmap::map(&file)? }))
+        Self::of(FileBytes::Mapped(unsafe { Mmap::map(&file)? }), memory)
     }
 
     /// Verifies a bundle in memory.
@@ -94,12 +109,14 @@ impl Bundle {
     /// # Errors
     /// As [`Self::open`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, BundleError> {
-        Self::of(FileBytes::Read(bytes))
+        Self::of(FileBytes::Read(bytes), &Pool::memory(u64::MAX))
     }
 
-    fn of(file: FileBytes) -> Result<Self, BundleError> {
+    fn of(file: FileBytes, memory: &Pool) -> Result<Self, BundleError> {
         let bytes = file.bytes();
         let members = container::read(bytes)?;
+        let held = memory.open(u64::MAX);
+        held.charge(needed(bytes, &members), 1, "the bundle")?;
         let manifest: Manifest = json(bytes, &members, MANIFEST)?;
         if manifest.format != BUNDLE_FORMAT {
             return Err(contradiction(format!("its format is `{}`", manifest.format)));
@@ -118,7 +135,7 @@ impl Bundle {
         };
         let tensors = tensors.into_iter().map(shifted).collect();
         let samples = samples(bytes, &members, &manifest)?;
-        let bundle = Self { manifest, plan, facts, members, tensors, samples, file };
+        let bundle = Self { manifest, plan, facts, members, tensors, samples, file, _held: held };
         bundle.verify()?;
         Ok(bundle)
     }
@@ -181,6 +198,18 @@ impl PlanFiles for Bundle {
     fn array(&self, name: &str) -> Option<&[u8]> {
         self.array(name)
     }
+}
+
+/// The memory that reading a bundle takes at most: that of its JSON as it is understood, and each array once.
+fn needed(file: &[u8], members: &BTreeMap<String, Range<usize>>) -> u64 {
+    let json = members.iter().map(|(path, place)| match path.as_str() {
+        MANIFEST | PLAN => place.len().min(MOST_JSON),
+        MATRIX => place.len().min(MOST_FACTS),
+        ARRAYS | CHECK => place.len().min(tensors::MOST_HEADER),
+        _ => 0,
+    });
+    let json = json.sum::<usize>() as u64;
+    (file.len() as u64).saturating_add(json.saturating_mul(JSON_MEMORY))
 }
 
 fn place(

@@ -5,6 +5,9 @@ use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView, seria
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Longest header that is read, in bytes: it has some hundred bytes for each tensor.
+pub const MOST_HEADER: usize = 1 << 20;
+
 /// One tensor of one dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<'a> {
@@ -39,6 +42,10 @@ pub fn write(tensors: &[Tensor<'_>]) -> Result<Vec<u8>, SafeTensorError> {
 /// # Errors
 /// The file is not safetensors, or has a tensor of another type or of several dimensions.
 pub fn read(file: &[u8]) -> Result<BTreeMap<String, (Element, Range<usize>)>, String> {
+    let told = file.first_chunk().map_or(0, |told| u64::from_le_bytes(*told));
+    if told > MOST_HEADER as u64 {
+        return Err(format!("its header has {told} bytes; at most {MOST_HEADER} are read"));
+    }
     let (header, _) = SafeTensors::read_metadata(file).map_err(|error| error.to_string())?;
     let tensors = SafeTensors::deserialize(file).map_err(|error| error.to_string())?;
     let first = header + 8;

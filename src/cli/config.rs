@@ -252,9 +252,15 @@ pub struct Telemetry {
 pub struct Webhooks {
     allow: Vec<String>,
     pub retry_s: f64,
+    ca_file: String,
 }
 
 impl Webhooks {
+    /// The file of authorities that is trusted instead of the system's.
+    pub fn ca_file(&self) -> Option<&Path> {
+        Some(self.ca_file.as_str()).filter(|file| !file.is_empty()).map(Path::new)
+    }
+
     /// The networks that are permitted, or what is wrong with one of them.
     pub fn allowed(&self) -> Result<Vec<Network>, String> {
         self.allow.iter().map(|text| text.parse()).collect()

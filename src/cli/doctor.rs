@@ -53,7 +53,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let data = folder.path().to_str().context("the temporary folder's name is not UTF-8")?;
     let configured = args.configured()?;
-    let exposed = exposed::of(&configured);
+    let exposed = exposed::sentences(&configured, args.config.as_deref());
     let blobs = super::on_one_core(blobs(&configured))?;
     let config = Config::load(args.config.as_deref(), &[("data.dir", Value::from(data))])?;
     let probe = probe(&assemble::library_paths(&config));
@@ -72,7 +72,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             "blobs": blobs.as_ref().map(|(place, found)| json!({
                 "place": place, "works": found.is_ok(), "problem": found.as_ref().err(),
             })),
-            "exposed": exposed.iter().map(exposed::told).collect::<Vec<_>>(),
+            "exposed": exposed,
             "fence": {
                 "extent": config.evaluator.fence.name(),
                 "attempts": fence.as_ref().ok(),
@@ -103,7 +103,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         }
     }
     for found in &exposed {
-        say(format_args!("\n{}", exposed::told(found)))?;
+        say(format_args!("\n{found}"))?;
     }
     let missing = probe.libraries.iter().filter(|report| report.found.is_err());
     for report in missing {

@@ -1,11 +1,12 @@
 //! What of a data folder others than its owner may read: told by `doctor`, and at every start of a server.
 
 use super::config::Config;
+use crate::fence;
 use crate::store::private::{self, Exposed};
 use std::path::{Path, PathBuf};
 
 /// The folders and files that are to be private, as far as they are there, and are not.
-pub fn of(config: &Config) -> Vec<Exposed> {
+fn of(config: &Config) -> Vec<Exposed> {
     let data = &config.data;
     let store = data.beside_store();
     let beside = |ending: &str| {
@@ -28,8 +29,28 @@ pub fn of(config: &Config) -> Vec<Exposed> {
     found.into_iter().filter(|one| !(closed && one.path.starts_with(&data.dir))).collect()
 }
 
+/// All of it in lines: what others may read, and what lies where evaluators read the system's libraries. `file` is the configuration's.
+pub fn sentences(config: &Config, file: Option<&Path>) -> Vec<String> {
+    let data =
+        [config.data.dir.clone(), config.data.beside_store(), config.blobs().folder().into()];
+    let mut within: Vec<(PathBuf, &Path)> = data
+        .into_iter()
+        .chain(file.map(Path::to_owned))
+        .filter_map(|place| fence::readable_with(&place).map(|folder| (place, folder)))
+        .collect();
+    within.dedup_by(|a, b| a.0.starts_with(&b.0));
+    let within = within.iter().map(|(place, folder)| {
+        format!(
+            "{} lies in {}, which the fence lets evaluators read for the system's libraries: move it, to /var/lib or /etc for instance",
+            place.display(),
+            folder.display()
+        )
+    });
+    of(config).iter().map(told).chain(within).collect()
+}
+
 /// What is wrong and what to do, in a line.
-pub fn told(found: &Exposed) -> String {
+fn told(found: &Exposed) -> String {
     format!(
         "{} may be used by others than its owner (mode {:o}): chmod {:o} {0}",
         found.path.display(),
@@ -49,6 +70,20 @@ pub fn warn_of_token(file: &Path) {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn data_among_the_systems_libraries_is_told() {
+        let config = Config::load(None, &[("data.dir", "/opt/sparsetune".into())]).unwrap();
+        let told = sentences(&config, Some(Path::new("/usr/etc/sparsetune.toml")));
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("/opt/sparsetune lies in /opt"), "{told:?}");
+        assert!(told[1].contains("sparsetune.toml lies in /usr"), "{told:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("data");
+        private::folder(&dir).unwrap();
+        let config = Config::load(None, &[("data.dir", dir.to_str().unwrap().into())]);
+        assert_eq!(sentences(&config.unwrap(), None), [""; 0]);
+    }
 
     #[test]
     fn an_open_data_folder_is_told_with_the_remedy() {

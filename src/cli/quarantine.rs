@@ -52,11 +52,13 @@ pub async fn run(args: QuarantineArgs) -> anyhow::Result<ExitCode> {
             } else if entries.is_empty() {
                 say("nothing is in quarantine")?;
             } else {
-                let mut table = table(&["id", "candidate", "device class", "since", "reason"]);
+                let mut table =
+                    table(&["id", "candidate", "device class", "scope", "since", "reason"]);
                 for entry in entries.into_iter().map(|entry| entry.view) {
                     let candidate = entry.candidate.to_string();
                     let (class, since) = (entry.device_class.0, entry.at);
-                    table.add_row([entry.id.0, candidate, class, since, entry.reason]);
+                    let scope = entry.scope.name().to_owned();
+                    table.add_row([entry.id.0, candidate, class, scope, since, entry.reason]);
                 }
                 say(table)?;
             }

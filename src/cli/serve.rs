@@ -130,8 +130,8 @@ where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
     let (service, name) = open(config).await?;
-    for found in exposed::of(config) {
-        tracing::warn!("{}", exposed::told(&found));
+    for found in exposed::sentences(config, None) {
+        tracing::warn!("{found}");
     }
     let at = ("server.listen", config.server.listen);
     let access = admission::of(config, &service, at).await?;
@@ -339,6 +339,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
             // What cannot be read was refused with the configuration.
             allow: config.webhooks.allowed().unwrap_or_default(),
             retry: Duration::from_secs_f64(config.webhooks.retry_s),
+            ca_file: config.webhooks.ca_file().map(Path::to_owned),
         },
         ..ServiceSettings::default()
     }

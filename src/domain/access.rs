@@ -299,7 +299,7 @@ pub struct QuotaExceeded {
 impl fmt::Display for QuotaExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { quota, limit, used, need, .. } = self;
-        write!(f, "the token's quota {quota} is {limit}: {used} are used, and this needs {need}")
+        write!(f, "the quota {quota} is {limit}: {used} are used, and this needs {need}")
     }
 }
 

@@ -38,6 +38,29 @@ pub struct CandidateId(pub String);
 #[serde(transparent)]
 pub struct QuarantineId(pub String);
 
+/// Which searches an entry of the quarantine counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum QuarantineScope {
+    /// Those on the pattern that it was seen on, in the namespace whose job saw it.
+    Pattern,
+    /// Jobs of a namespace saw it on two patterns: all of that namespace.
+    Namespace,
+    /// Jobs of two namespaces saw it, on two patterns: all on devices of the class.
+    Class,
+}
+
+impl QuarantineScope {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pattern => "pattern",
+            Self::Namespace => "namespace",
+            Self::Class => "class",
+        }
+    }
+}
+
 impl fmt::Display for QuarantineId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -45,6 +45,9 @@ fn auto_device() -> String {
     "auto".to_owned()
 }
 
+/// With fewer trials than this a search says little of what else there is.
+const FEW: u32 = 8;
+
 /// Search options. Absent fields take the server's configured defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -80,6 +83,24 @@ pub struct Search {
 }
 
 impl Search {
+    /// What kept the search from being a usual one, in words: what the request ruled out, or that it ended after few trials.
+    pub fn narrowed(&self, stopped_by: StoppedBy, measured: u32) -> Option<String> {
+        let mut how = Vec::new();
+        if !self.families.is_empty() {
+            how.push(format!("only the families {}", self.families.join(", ")));
+        }
+        if !self.fixed.is_empty() {
+            how.push("fixed values of parameters".to_owned());
+        }
+        if let Some(few) = self.top_k.filter(|few| *few < FEW) {
+            how.push(format!("at most {few} of the candidates"));
+        }
+        if stopped_by != StoppedBy::Completed && measured < FEW {
+            how.push(format!("it was ended after {measured} measured trials"));
+        }
+        (!how.is_empty()).then(|| how.join("; "))
+    }
+
     /// Whether a candidate of this family is asked for.
     pub fn admits(&self, family: &str) -> bool {
         self.families.is_empty() || self.families.iter().any(|asked| asked == family)
@@ -296,6 +317,20 @@ pub struct Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_says_what_narrowed_it() {
+        let completed = StoppedBy::Completed;
+        let usual = Search { top_k: Some(16), ..Search::default() };
+        assert_eq!(usual.narrowed(completed, 3), None, "there were no more candidates");
+        assert_eq!(usual.narrowed(StoppedBy::Trials, 8), None);
+        let few = usual.narrowed(StoppedBy::Trials, 1).unwrap();
+        assert!(few.contains("after 1 measured"), "{few}");
+        let narrow =
+            Search { families: vec!["ell".to_owned()], top_k: Some(1), ..Search::default() };
+        let told = narrow.narrowed(completed, 2).unwrap();
+        assert_eq!(told, "only the families ell; at most 1 of the candidates");
+    }
 
     #[test]
     fn the_share_of_a_job_grows_through_all_of_its_stages() {

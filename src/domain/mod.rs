@@ -38,7 +38,7 @@ pub mod worker;
 
 pub use access::{Caller, Namespace, QuotaExceeded, Scopes, Token, TokenLimits, TokenName};
 pub use audit::AuditEntry;
-pub use candidate::{Candidate, CandidateId, Param, QuarantineId};
+pub use candidate::{Candidate, CandidateId, Param, QuarantineId, QuarantineScope};
 pub use catalog::operation::Op;
 pub use clock::{Clock, ClockTime, Clocks};
 pub use device::{Device, DeviceClass, DeviceId, DeviceKey, DeviceKind, LibraryFile};

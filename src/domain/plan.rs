@@ -391,6 +391,9 @@ pub struct Provenance {
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
+    /// What kept the search from being a usual one, in words; absent if nothing did, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrowed: Option<String>,
     /// Absent for a plan that was measured by a service on this store, and for one that came as a bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,

@@ -395,6 +395,7 @@ mod tests {
                 seed: 1,
                 stopped_by: StoppedBy::Completed,
                 search_seconds: 1.0,
+                narrowed: None,
                 imported: None,
             },
             created_at: Timestamp(at),

@@ -41,6 +41,14 @@ const SYSTEM: [&str; 22] = [
     "/dev/urandom",
 ];
 
+/// The folder of [`SYSTEM`] below which a path lies, if it does.
+pub(super) fn system_folder(path: &Path) -> Option<&'static Path> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // What is not there yet lies where the nearest folder above it does.
+    let there = path.ancestors().find(|at| at.exists()).map_or_else(|| path.to_owned(), real);
+    SYSTEM.iter().map(Path::new).find(|folder| there.starts_with(real(folder)))
+}
+
 /// Where drivers and the multi-process service keep what they share.
 const SHARED: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/shm"];
 

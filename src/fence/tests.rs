@@ -57,3 +57,19 @@ fn threads_are_named_within_the_wall_around_files() {
         assert!(refused.unwrap_or(true), "{extent:?} permits more of /proc than the threads");
     }
 }
+
+#[test]
+fn what_lies_among_the_systems_libraries_is_told() {
+    for (path, folder) in
+        [("/opt/sparsetune/data", "/opt"), ("/usr", "/usr"), ("/usr/local/etc/x.toml", "/usr")]
+    {
+        assert_eq!(super::readable_with(Path::new(path)), Some(Path::new(folder)), "{path}");
+    }
+    for path in ["/var/lib/sparsetune", "/optional", "/etc/sparsetune/config.toml", "/", "data"] {
+        assert_eq!(super::readable_with(Path::new(path)), None, "{path}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("data");
+    std::os::unix::fs::symlink("/usr/share", &link).unwrap();
+    assert_eq!(super::readable_with(&link.join("new")), Some(Path::new("/usr")));
+}

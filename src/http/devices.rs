@@ -39,6 +39,7 @@ impl From<Quarantined> for wire::Quarantined {
             device_class: entry.class,
             kernel_digest: entry.kernel_digest,
             candidate: entry.candidate.into(),
+            scope: entry.scope,
             reason: entry.reason,
             at: entry.at.to_rfc3339(),
         }

@@ -38,6 +38,8 @@ pub struct Evaluator {
     pub(super) closed: bool,
     /// Whether the last request lost its child before any candidate's code ran.
     pub(super) lost_early: bool,
+    /// Whether the last request lost its child while the kernel killed for want of memory.
+    pub(super) starved: bool,
     /// The children that were killed from outside, or died between requests, until [`Self::take_interruptions`].
     pub(super) interruptions: Vec<String>,
 }
@@ -54,6 +56,7 @@ impl Evaluator {
             starts: 0,
             closed: false,
             lost_early: false,
+            starved: false,
             interruptions: Vec::new(),
         }
     }
@@ -131,7 +134,8 @@ impl Evaluator {
     /// kernel may take.
     ///
     /// A child that is killed from outside (for want of memory, or by an operator) says nothing about the candidate: it is tried
-    /// once more in a new child, and only a second such death counts as its own.
+    /// once more in a new child, and only a second such death counts as its own. A death while the kernel killed for want of memory
+    /// never does: then the candidate is refused.
     pub async fn measure(
         &mut self,
         candidate: &Candidate,
@@ -147,6 +151,9 @@ impl Evaluator {
                 if self.lost_early =>
             {
                 Outcome::Refused { detail: format!("failed before it ran on the device: {why}") }
+            }
+            Err(PoolError::Killed(why)) if self.starved => {
+                Outcome::Refused { detail: format!("there was not enough memory to try it: {why}") }
             }
             Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
             Err(PoolError::Crashed(detail) | PoolError::Killed(detail)) => {

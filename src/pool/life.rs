@@ -36,8 +36,10 @@ impl Evaluator {
             deadlines.allowed(&request, stage, deadline)
         };
         self.lost_early = false;
+        self.starved = false;
         let what = request.name();
-        let kills_before = oom::kills();
+        let counted = self.spec.memory_events.clone();
+        let kills_before = oom::kills(counted.as_deref());
         let broken = match exchange(&mut child, &request, allowed, deadlines.cancel, cancel).await {
             Ok(reply) => return self.settle(child, reply).await,
             Err(broken) => broken,
@@ -50,7 +52,9 @@ impl Evaluator {
         self.lost_early = lost && !ran.into_inner();
         let patience = if broken == Broken::Gone { LEAVING } else { Duration::ZERO };
         let (report, signal) = self.terminate(child, patience).await;
-        let shortage = oom::since(kills_before, oom::kills());
+        let kills = oom::kills(counted.as_deref());
+        self.starved = broken == Broken::Gone && oom::grew(kills_before, kills);
+        let shortage = oom::since(kills_before, kills);
         let report = with(report, shortage);
         Err(match broken {
             Broken::Late { stage, after } => PoolError::TimedOut(format!(
@@ -63,7 +67,7 @@ impl Evaluator {
             Broken::Cancelled => PoolError::Cancelled,
             Broken::Gone | Broken::Unsendable(_) => {
                 let report = format!("the evaluator died during {what}: {report}");
-                if signal.is_some_and(from_outside) {
+                if self.starved || signal.is_some_and(from_outside) {
                     self.interrupted(report.clone());
                     PoolError::Killed(report)
                 } else {

@@ -6,10 +6,18 @@ use std::path::{Path, PathBuf};
 /// Where control groups are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// The count of this process's group; `None` where the kernel does not tell it.
-pub(super) fn kills() -> Option<u64> {
+/// The count in the file, or in that of this process's group; `None` where the kernel does not tell it.
+pub(super) fn kills(file: Option<&Path>) -> Option<u64> {
+    if let Some(file) = file {
+        return count(&std::fs::read_to_string(file).ok()?);
+    }
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     files(&groups).iter().find_map(|file| count(&std::fs::read_to_string(file).ok()?))
+}
+
+/// Whether the kernel has killed for want of memory between the two counts.
+pub(super) fn grew(before: Option<u64>, after: Option<u64>) -> bool {
+    before.zip(after).is_some_and(|(before, after)| after > before)
 }
 
 /// What the two counts say of a death between them; `None` if they are not known.

@@ -158,7 +158,7 @@ impl Readers {
         host: &mut dyn Host,
     ) -> Result<Ending, ReaderError> {
         let child = self.ready().map_err(|error| ReaderError::Start(error.to_string()))?;
-        let kills = oom::kills();
+        let kills = oom::kills(None);
         self.converse(child, order, upload, host, kills).await
     }
 
@@ -235,7 +235,7 @@ impl Readers {
         };
         let unsent = unsent.map(|error| format!("nothing could be sent to it ({error})"));
         tracing::warn!(report = ended.report, unsent, "a reader ended before it was done");
-        let how = match oom::since(kills, oom::kills()) {
+        let how = match oom::since(kills, oom::kills(None)) {
             Some(counted) => format!("{}; {counted}", ended.how),
             None => ended.how,
         };

@@ -52,6 +52,8 @@ pub struct EvaluatorSpec {
     pub last_resort: Vec<OsString>,
     /// The user as which the child goes on if this process is root's: folders that it writes to are made this user's.
     pub user: String,
+    /// The file that counts the kills for want of memory; of this process's control group if none is named.
+    pub memory_events: Option<PathBuf>,
     pub deadlines: Deadlines,
     pub restarts: Restarts,
 }
@@ -69,6 +71,7 @@ impl EvaluatorSpec {
             args: args.into_iter().map(Into::into).collect(),
             last_resort: Vec::new(),
             user: String::new(),
+            memory_events: None,
             deadlines: Deadlines::default(),
             restarts: Restarts::default(),
         }

@@ -102,7 +102,8 @@ impl Service {
         if let Some(built) = self.inner.built.get(&key) {
             return Ok(built);
         }
-        // A matrix and its arrays are held in memory, as when one is parsed.
+        let brought = self.files_of(&plan).await?;
+        // A matrix and its arrays are held in memory, as when one is parsed. Nothing that follows may ask for a permit of its own.
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         // Whoever had the permit before may have built it.
         if let Some(built) = self.inner.built.get(&key) {
@@ -114,7 +115,8 @@ impl Service {
         };
         let staged = tokio::task::spawn_blocking(move || temporary(&folder)).await??;
         let disk = Arc::new(pool.open(u64::MAX));
-        let built = self.build_bundle(&plan, values, staged, Some(Arc::clone(&disk))).await;
+        let built =
+            self.build_bundle((&plan, &brought), values, staged, Some(Arc::clone(&disk))).await;
         let Written { file, bytes, sha256 } = built.inspect_err(|error| self.make_room(error))?;
         let (file, blob) = tokio::task::spawn_blocking(move || {
             let blob = digest_of(&file);
@@ -168,14 +170,17 @@ impl Service {
         }
         let plan = self.plan(id).await?;
         self.has_matrix(&plan).await?;
+        let brought = self.files_of(&plan).await?;
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         if let Some(stored) = self.stored_bundle(id, values).await? {
             return Ok((self.opened(stored).await?, false));
         }
         let blobs = &self.inner.blobs;
         let staged = blobs.stage().await?;
-        let built = self.build_bundle(&plan, values, staged, None).await?;
+        let built = self.build_bundle((&plan, &brought), values, staged, None).await?;
         let Written { file, bytes, sha256 } = built;
+        // Before it has a place, where what is refused would stay.
+        self.store.may_store(bytes, 0).await?;
         let room = Arc::clone(&self.inner.room);
         let (file, _reserved) = tokio::task::spawn_blocking(move || -> Result<_> {
             let reserved = room.take(bytes)?;
@@ -222,9 +227,10 @@ impl Service {
         Err(ServiceError::Conflict { message })
     }
 
+    /// The caller has a permit to hold a matrix in memory.
     async fn build_bundle(
         &self,
-        plan: &Plan,
+        (plan, brought): (&Plan, &HashSet<Digest>),
         values: Values,
         staged: NamedTempFile,
         disk: Option<Arc<Held>>,
@@ -232,7 +238,6 @@ impl Service {
         let blobs = &self.inner.blobs;
         let matrix = self.entries(&plan.matrix).await?;
         let mut files: HashMap<Digest, LocalFile> = HashMap::new();
-        let brought = self.files_of(plan).await?;
         let named = plan.launch.iter().flat_map(Launch::blobs);
         for digest in named.filter(|digest| brought.contains(digest)) {
             files.insert(*digest, blobs.local_copy(digest).await?);
@@ -255,7 +260,7 @@ impl Service {
         let settings = self.inner.settings.clone();
         let (bundle, received) = tokio::task::spawn_blocking(move || {
             let received = received.decoded(coding, &settings)?;
-            let bundle = Bundle::open(&received).map_err(refused);
+            let bundle = Bundle::open_in(&received, &settings.limits.memory).map_err(refused);
             drop(permit);
             bundle.map(|bundle| (Arc::new(bundle), received))
         })
@@ -324,9 +329,10 @@ impl Service {
             file => file?,
         };
         let permit = self.inner.parses.clone().acquire_owned().await?;
+        let memory = self.inner.settings.limits.memory.clone();
         let brought = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let bundle = Bundle::open(&file)?;
+            let bundle = Bundle::open_in(&file, &memory)?;
             Ok::<_, BundleError>(self::named(&bundle).into_keys().collect::<HashSet<_>>())
         });
         let brought = Arc::new(brought.await?.map_err(refused)?);
@@ -438,6 +444,7 @@ fn not_built(error: BuildError) -> ServiceError {
 fn refused(error: BundleError) -> ServiceError {
     match error {
         BundleError::Io(error) => not_written(error),
+        BundleError::Memory(error) => error.into(),
         error => ServiceError::BadBundle { message: error.to_string() },
     }
 }

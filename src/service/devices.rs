@@ -9,8 +9,8 @@ use super::{Result, Service, ServiceError};
 use target::nothing_registered;
 
 use crate::domain::{
-    Device, DeviceClass, DeviceId, DeviceKey, DeviceKind, Job, JobId, JobState, QuarantineId,
-    Timestamp, discreet,
+    Device, DeviceClass, DeviceId, DeviceKey, DeviceKind, Job, JobId, JobState, Namespace,
+    QuarantineId, Timestamp, discreet,
 };
 use crate::store::{JobFilter, Page, PageRequest, Quarantined, SeenDevice};
 use std::cmp::Reverse;
@@ -151,7 +151,15 @@ impl Service {
         class: Option<&DeviceClass>,
         page: &PageRequest,
     ) -> Result<Page<Quarantined>> {
-        Ok(self.store.quarantined(class, page).await?)
+        let mut found = self.store.quarantined(class, page).await?;
+        if self.caller.namespace != Namespace::default() {
+            // What was seen, was seen in jobs of anybody.
+            for entry in &mut found.items {
+                let end = entry.reason.find(':').unwrap_or(entry.reason.len());
+                entry.reason.truncate(end);
+            }
+        }
+        Ok(found)
     }
 
     pub(super) fn local_devices(&self) -> Vec<Local> {

@@ -14,8 +14,9 @@ use crate::sparse::canonical::{self, CanonicalError};
 use crate::store::{BlobError, PageRequest, PlanQuery, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
-use std::sync::{MutexGuard, PoisonError};
-use tokio::sync::watch;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 /// Maximum number of entries of a matrix for which a lookup predicts a plan; larger matrices need a job.
@@ -24,8 +25,11 @@ const MOST_ENTRIES: u64 = 1 << 24;
 const NEWEST: u32 = 16;
 /// Maximum number of predicted plans stored per pattern, so that requests cannot fill the disk.
 pub(super) const MOST_STORED: u32 = 64;
-/// Maximum number of predictions that are waiting or running.
+/// Maximum number of predictions that are waiting or running, and of one namespace.
 const MOST_UNDER_WAY: usize = 64;
+const MOST_OF_ONE: usize = 16;
+/// One that is not begun within this time since it was last asked for is given up: whoever asked has left.
+const ABANDONED: Duration = Duration::from_secs(30);
 /// Maximum number of remembered answers.
 const MOST_KNOWN: u64 = 1024;
 
@@ -65,9 +69,19 @@ type PredictionKey = (PlanId, Digest);
 /// Several requests may wait for one prediction.
 type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
 
+/// A prediction that is waiting or running.
+#[derive(Debug)]
+struct Begun {
+    receiver: PredictionReceiver,
+    namespace: Namespace,
+    asked: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct Guesses {
-    under_way: HashMap<PredictionKey, PredictionReceiver>,
+    under_way: HashMap<PredictionKey, Begun>,
+    /// One place for each namespace that waits, so that they take turns at the one place that there is for all.
+    turns: HashMap<Namespace, Arc<Semaphore>>,
     /// Answers that would be the same at every request: that nothing can be predicted, and plans.
     known: moka::sync::Cache<PredictionKey, Guess>,
 }
@@ -79,7 +93,7 @@ impl Default for Guesses {
             .max_capacity(MOST_KNOWN)
             .eviction_policy(moka::policy::EvictionPolicy::lru())
             .build();
-        Self { under_way: HashMap::new(), known }
+        Self { under_way: HashMap::new(), turns: HashMap::new(), known }
     }
 }
 
@@ -91,7 +105,10 @@ struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.service.guesses().under_way.remove(&self.key);
+        let mut guesses = self.service.guesses();
+        guesses.under_way.remove(&self.key);
+        let Guesses { under_way, turns, .. } = &mut *guesses;
+        turns.retain(|namespace, _| under_way.values().any(|begun| begun.namespace == *namespace));
     }
 }
 
@@ -185,12 +202,7 @@ impl Service {
 
     /// Quarantined candidates of the key's operation on the device in its current state.
     async fn barred(&self, key: &PlanKey, device: &Device) -> Result<HashSet<CandidateId>> {
-        let all = self
-            .store
-            .quarantined(Some(&key.device_class), &PageRequest::ALL)
-            .await?
-            .items
-            .into_iter();
+        let all = self.store.barred(&key.device_class, &key.pattern_digest).await?.into_iter();
         let barred = all.filter(|entry| {
             let family = &entry.candidate.family;
             ops::has_own_family(key.problem.op(), family)
@@ -210,7 +222,7 @@ impl Service {
         }
     }
 
-    /// One prediction for all requests for it. It runs to its end even if nobody waits any more.
+    /// One prediction for all requests for it. Once begun it runs to its end even if nobody waits any more.
     async fn guess_once(&self, basis: Basis, until: Instant) -> Result<Guess> {
         let key = (basis.id.clone(), basis.matrix.digest);
         let mut receiver = {
@@ -218,15 +230,25 @@ impl Service {
             if let Some(known) = guesses.known.get(&key) {
                 return Ok(known);
             }
-            match guesses.under_way.get(&key) {
-                Some(receiver) => receiver.clone(),
-                None if guesses.under_way.len() >= MOST_UNDER_WAY => {
-                    let why = format!("{MOST_UNDER_WAY} other predictions are waiting: try again");
+            let namespace = self.caller.namespace.clone();
+            let own = guesses.under_way.values().filter(|begun| begun.namespace == namespace);
+            let own = own.count();
+            let all = guesses.under_way.len();
+            match guesses.under_way.get_mut(&key) {
+                Some(begun) => {
+                    begun.asked = Instant::now();
+                    begun.receiver.clone()
+                }
+                None if all >= MOST_UNDER_WAY || own >= MOST_OF_ONE => {
+                    let waiting = if own >= MOST_OF_ONE { own } else { all };
+                    let why = format!("{waiting} other predictions are waiting: try again");
                     return Ok(Guess::None(why));
                 }
                 None => {
                     let (sender, receiver) = watch::channel(None);
-                    guesses.under_way.insert(key.clone(), receiver.clone());
+                    let (receiver_kept, asked) = (receiver.clone(), Instant::now());
+                    let begun = Begun { receiver: receiver_kept, namespace, asked };
+                    guesses.under_way.insert(key.clone(), begun);
                     let under_way = UnderWay { service: self.clone(), key };
                     tokio::spawn(async move {
                         let made = under_way.service.make(&basis, &under_way.key).await;
@@ -255,8 +277,19 @@ impl Service {
     async fn make(&self, basis: &Basis, prediction: &PredictionKey) -> Result<Guess> {
         let Basis { key, matrix, device, .. } = basis;
         let store = &self.store;
-        // One at a time, because it holds the matrix in memory.
+        // One at a time, because it holds the matrix in memory, and one of each namespace waits for that.
+        let turn = {
+            let mut guesses = self.guesses();
+            let turn = guesses.turns.entry(self.caller.namespace.clone());
+            Arc::clone(turn.or_insert_with(|| Arc::new(Semaphore::new(1))))
+        };
+        let turn = turn.acquire_owned().await?;
         let permit = self.inner.predicting.clone().acquire_owned().await?;
+        let patience = ABANDONED.max(2 * self.inner.settings.prediction_wait);
+        let asked = self.guesses().under_way.get(prediction).map(|begun| begun.asked);
+        if asked.is_some_and(|asked| asked.elapsed() > patience) {
+            return Ok(Guess::None("it was given up, since nobody waited: try again".to_owned()));
+        }
         let started = std::time::Instant::now();
         let figures = match ops::of(&key.problem).prunes_by_figures(device.kind) {
             true => store.kernel_figures(&key.device_class, Timestamp::now()).await?,
@@ -273,7 +306,7 @@ impl Service {
         let (learned, quarantined) = (basis.learned.clone(), basis.quarantined.clone());
         let memory = self.inner.settings.limits.memory.clone();
         let surveyed = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _permits = (permit, turn);
             let (csr, _, _held) = canonical::open_in(&file, &memory)?;
             let csr = ops::operand(csr, &problem);
             let space = ops::of(&problem).space(&csr, &on, &narrowing);
@@ -382,3 +415,6 @@ fn name(
     };
     PlanId::derived(&text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,6 +183,9 @@ impl Service {
                  candidate may cost less in all"
             )
         }));
+        reasons.extend(plan.provenance.narrowed.as_ref().map(|how| {
+            format!("the search for this plan was narrowed ({how}): another may find a faster one")
+        }));
         reasons.extend(plan.origin());
         if here.is_empty() {
             reasons.push(format!(

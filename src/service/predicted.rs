@@ -146,6 +146,7 @@ pub(in crate::service) fn plan(
             seed: subject.seed,
             stopped_by: StoppedBy::Completed,
             search_seconds: subject.started.elapsed().as_secs_f64(),
+            narrowed: None,
             imported: None,
         },
         candidate,

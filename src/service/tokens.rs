@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Most tokens of a namespace in force: all are in memory.
-const MOST: u32 = 1000;
+const MOST: u32 = 100;
 /// By which people and scanners of files recognise a token.
 const PREFIX: &str = "spt_";
 /// When a token was last used is told to the hour.
@@ -216,8 +216,7 @@ impl Service {
         let _alone = self.inner.ring.reading.lock().await;
         // Before the tokens: a change in between is read twice, and not missed.
         let revision = self.store.tokens_revision().await?;
-        let stored = self.store.tokens().await?.into_iter();
-        let stored = stored.filter(|one| one.token.revoked_at.is_none()).map(Arc::new).collect();
+        let stored = self.store.live_tokens().await?.into_iter().map(Arc::new).collect();
         let ring = &self.inner.ring;
         ring.set(Known::of(ring.known().configured.clone(), stored), revision != NO_TOKENS_YET);
         ring.revision.store(revision, Ordering::Release);
@@ -290,8 +289,8 @@ impl Service {
     /// The tokens of the caller's namespace, newest first, also revoked and expired ones; for the operator those of the configuration,
     /// then those of all namespaces.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
-        let operators = self.caller.is_operators();
-        let seen = |token: &Token| operators || token.namespace == self.caller.namespace;
+        let own = &self.caller.namespace;
+        let of = (!self.caller.is_operators()).then_some(own);
         let ring = &self.inner.ring;
         let used = |hash: &Digest, token: Token| {
             let last_used_at = token.last_used_at.max(ring.last_use(hash));
@@ -299,9 +298,9 @@ impl Service {
         };
         let configured = ring.known().configured.clone();
         let configured = configured.iter().map(|one| used(&one.hash, one.token.clone()));
-        let stored = self.store.tokens().await?.into_iter();
-        let stored = stored.map(|one| used(&one.hash, one.token));
-        Ok(configured.chain(stored).filter(seen).collect())
+        let configured = configured.filter(|one| of.is_none_or(|of| one.namespace == *of));
+        let stored = self.store.tokens(of).await?.into_iter();
+        Ok(configured.chain(stored.map(|one| used(&one.hash, one.token))).collect())
     }
 
     /// Ends a token in force of a namespace, else of the caller's: the next request with it is refused here, and by other processes of

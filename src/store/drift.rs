@@ -19,7 +19,8 @@ pub struct UsedPlan {
 pub trait Drift: Send + Sync {
     /// Adds to the number of times that plans were used.
     async fn count_uses(&self, uses: &[(PlanId, u64)]) -> Result<()>;
-    /// Plans of this class that were used since then, whose matrix is stored and which are the newest of their key; the most used first.
+    /// Plans of this class that were used since then, whose matrix is stored and which are the newest of their key: namespaces in turns,
+    /// the most used of each first, by the uses of this half of a month and the one before.
     async fn most_used(
         &self,
         class: &DeviceClass,
@@ -35,7 +36,8 @@ pub trait Drift: Send + Sync {
         since: Timestamp,
         most: u32,
     ) -> Result<bool>;
-    /// Pinned measured plans of this class whose matrix is stored, and which were not measured again since then; longest ago first.
+    /// Pinned measured plans of this class whose matrix is stored, and which were not measured again since then: namespaces in turns,
+    /// the longest ago of each first.
     async fn unchecked(
         &self,
         class: &DeviceClass,

@@ -15,6 +15,7 @@ mod retaining;
 pub mod sql;
 mod stored;
 mod tallies;
+pub mod tls;
 mod tokens;
 mod transfer;
 mod webhooks;
@@ -39,7 +40,7 @@ pub use retaining::{KeptBundle, KeptJob, KeptMatrix, KeptPlan, Pin, Pins, Retain
 pub use sql::{PostgresOptions, SqlStore, SqliteOptions, Synchronous};
 pub use stored::{RoomTaken, Stored, Taken};
 pub use tallies::{PlanFigures, PlanTally};
-pub use tokens::{NO_TOKENS_YET, StoredToken, Tokens};
+pub use tokens::{MOST_REVOKED, NO_TOKENS_YET, StoredToken, Tokens};
 pub use transfer::{JobTaken, Place, Transfer};
 pub use webhooks::{
     AttemptEnd, Attempted, DueDelivery, LONGEST_PAUSE, MOST_WAITING, UNPAUSED, Webhooks,
@@ -48,8 +49,8 @@ pub use webhooks::{
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Caller, Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix,
-    ModelQuality, NameHolder, Plan, PlanId, Problem, Process, QuarantineId, QuotaExceeded, Serving,
-    Timestamp, Trial, TrialCount, TrialFilter,
+    ModelQuality, NameHolder, Plan, PlanId, Problem, Process, QuarantineId, QuarantineScope,
+    QuotaExceeded, Serving, Timestamp, Trial, TrialCount, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -121,13 +122,14 @@ pub enum TrialQuery {
     },
 }
 
-/// A candidate that hung or killed the device; it is not tried again with the same kernel text.
+/// A candidate that hung or killed the device; searches that it counts for do not try it again with the same kernel text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quarantined {
     pub class: DeviceClass,
     /// Digest of the family's kernel text.
     pub kernel_digest: Digest,
     pub candidate: Candidate,
+    pub scope: QuarantineScope,
     pub reason: String,
     pub at: Timestamp,
 }
@@ -310,7 +312,10 @@ pub trait Devices: Send + Sync {
     async fn keep_name(&self, process: &Process, silent_ms: i64) -> Result<Option<NameHolder>>;
     /// Gives the name back, if the process has it.
     async fn leave_name(&self, process: &Process) -> Result<()>;
-    async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
+    /// Notes that a job of this namespace saw it on the pattern. Its scope is what all that have seen it say together.
+    async fn quarantine(&self, entry: &Quarantined, pattern: &Digest) -> Result<()>;
+    /// The entries of a class that count for this namespace's searches on the pattern.
+    async fn barred(&self, class: &DeviceClass, pattern: &Digest) -> Result<Vec<Quarantined>>;
     /// Removes the entry with this id, so that its candidate is tried again; `None` if there is none.
     async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>>;
     /// The number of entries of each class that has any.

@@ -39,6 +39,8 @@ pub const MOST_WAITING: u32 = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptEnd {
     Delivered,
+    /// Its receiver took so long that the webhook is paused as after a failure.
+    DeliveredLate,
     /// It failed, with the reason, and is due again.
     Again(Timestamp, String),
     /// It failed, with the reason, and is given up.
@@ -55,13 +57,14 @@ pub trait Webhooks: Send + Sync {
     async fn delete_webhook(&self, id: &WebhookId) -> Result<bool>;
     /// What a webhook was or will be told, newest first. Jobs queue it when they end, in the same transaction.
     async fn deliveries(&self, hook: &WebhookId, page: &PageRequest) -> Result<Page<Delivery>>;
-    /// The oldest due delivery of each webhook that is not paused except those in `busy`, at most `limit`. Each counts one attempt more, and is due
+    /// The oldest due delivery of each webhook that is not paused except those in `busy`: at most `limit` in all, and as many of one namespace
+    /// as the second number says, with those that are busy; namespaces take turns. Each counts one attempt more, and is due
     /// again at `until` unless its end is recorded: whoever dies while sending it has not lost it.
     async fn claim_deliveries(
         &self,
         busy: &[WebhookId],
         until: Timestamp,
-        limit: u32,
+        limit: (u32, u32),
     ) -> Result<Vec<DueDelivery>>;
     /// Records the end of an attempt; of an earlier one than the last, nothing but that it was delivered.
     async fn delivery_attempted(

@@ -2,7 +2,9 @@
 
 use super::Candidate;
 use crate::domain;
-use crate::domain::{DeviceClass, DeviceId, DeviceKey, DeviceKind, Digest, JobId, QuarantineId};
+use crate::domain::{
+    DeviceClass, DeviceId, DeviceKey, DeviceKind, Digest, JobId, QuarantineId, QuarantineScope,
+};
 use serde::{Deserialize, Serialize};
 
 /// The description of a device, in a list or as the `device` of a plan.
@@ -110,7 +112,11 @@ pub struct Devices {
     pub items: Vec<WorkerDevice>,
 }
 
-/// A candidate that is not tried again with the same kernel text on devices of the class.
+const fn everywhere() -> QuarantineScope {
+    QuarantineScope::Class
+}
+
+/// A candidate that is not tried again with the same kernel text on devices of the class, by the searches of its scope.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Quarantined {
@@ -119,6 +125,10 @@ pub struct Quarantined {
     pub device_class: DeviceClass,
     pub kernel_digest: Digest,
     pub candidate: Candidate,
+    /// `class` where a service says nothing of it, as earlier versions.
+    #[serde(default = "everywhere")]
+    pub scope: QuarantineScope,
+    /// Outside the namespace `default` only what came of it.
     pub reason: String,
     pub at: String,
 }

@@ -125,6 +125,9 @@ pub struct Provenance {
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
+    /// What kept the search from being a usual one, in words, if something did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrowed: Option<String>,
     /// Where the plan was measured, if that was the service of another store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,
@@ -255,6 +258,7 @@ impl From<domain::plan::Provenance> for Provenance {
             seed: from.seed,
             stopped_by: from.stopped_by,
             search_seconds: from.search_seconds,
+            narrowed: from.narrowed,
             imported: from.imported.map(Imported::from),
         }
     }

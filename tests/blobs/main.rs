@@ -1,5 +1,7 @@
 //! What every blob store must do, on a folder and on a bucket of a real S3 server; and what a bucket must survive.
 
+#[path = "../fixture/authority.rs"]
+mod authority;
 mod conformance;
 mod faults;
 mod losses;

@@ -1,82 +1,21 @@
 //! A store that is reached by TLS: whose certificates are trusted, for which hosts, and what is said of those that are not.
 
+use crate::authority::{Authority, OVER, TO_COME, VALID};
 use crate::opened;
 use crate::server::{KEY, S3Server, SECRET};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use sparsetune::store::{BlobError, BlobPlace, BucketSettings, Secret};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
-
-/// An authority, and certificates that it has signed: openssl's, in a folder.
-struct Authority(TempDir);
-
-impl Authority {
-    fn new() -> Self {
-        Self::named("tests")
-    }
-
-    fn named(name: &str) -> Self {
-        let made = Self(tempfile::tempdir().unwrap());
-        made.openssl(&format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name} -keyout ca.key -out ca.pem"
-        ));
-        // What `openssl ca` wants, which alone signs for a time that is over.
-        std::fs::write(
-            made.path("ca.cnf"),
-            "[ca]\ndefault_ca=it\n[it]\ndatabase=index.txt\nnew_certs_dir=.\ncertificate=ca.pem\nprivate_key=ca.key\nrand_serial=yes\n\
-             default_md=sha256\npolicy=any\nx509_extensions=names\n[any]\ncommonName=supplied\n[names]\nsubjectAltName=IP:127.0.0.1\n",
-        )
-        .unwrap();
-        std::fs::write(made.path("index.txt"), "").unwrap();
-        made
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn ca(&self) -> PathBuf {
-        self.path("ca.pem")
-    }
-
-    fn openssl(&self, words: &str) {
-        let mut command = Command::new("openssl");
-        command.args(words.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
-        let made = command.output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    }
-
-    /// A certificate for 127.0.0.1 that is valid between two times, as openssl writes them.
-    fn signs(&self, name: &str, (from, until): (&str, &str)) -> ServerConfig {
-        self.openssl(&format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
-        ));
-        self.openssl(&format!(
-            "ca -batch -notext -config ca.cnf -startdate {from} -enddate {until} -in {name}.csr -out {name}.pem"
-        ));
-        let certificate = CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap();
-        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider);
-        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        config.with_single_cert(vec![certificate], key).unwrap()
-    }
-}
-
-const VALID: (&str, &str) = ("20200101000000Z", "20990101000000Z");
-const OVER: (&str, &str) = ("20200101000000Z", "20200201000000Z");
-const TO_COME: (&str, &str) = ("20980101000000Z", "20990101000000Z");
 
 /// Ends TLS before a server without it.
 struct Front {

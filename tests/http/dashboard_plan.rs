@@ -2,7 +2,7 @@
 
 use crate::app::{TestApp, fixture};
 use reqwest::Method;
-use sparsetune::domain::{Candidate, DeviceKind, Digest};
+use sparsetune::domain::{Candidate, DeviceKind, Digest, QuarantineScope};
 use sparsetune::store::Quarantined;
 use sparsetune::usage;
 
@@ -153,18 +153,19 @@ async fn devices_and_what_is_kept_from_them() {
         class: fixture().device.class(),
         kernel_digest: Digest::of(b"text"),
         candidate: Candidate::new("row_split").with("lanes", 8),
+        scope: QuarantineScope::Pattern,
         reason: "timed_out: <no> answer".to_owned(),
         at: fixture().created_at,
     };
-    let store = app.running.service.store();
-    store.quarantine(&entry).await.unwrap();
+    let (store, pattern) = (app.running.service.store(), fixture().pattern_digest);
+    store.quarantine(&entry, &pattern).await.unwrap();
     app.running.service.set_device_trouble(&fixture().device.id, Some("it fell & broke".into()));
     let whole = page(&app, "/devices").await;
-    assert!(whole.contains("row_split{lanes=8}"));
+    assert!(whole.contains("row_split{lanes=8}") && whole.contains("<td>one pattern</td>"));
     assert!(whole.contains("timed_out: &#60;no&#62; answer") && !whole.contains("Only the newest"));
     for lanes in 0..50 {
         let candidate = Candidate::new("row_split").with("ways", lanes);
-        store.quarantine(&Quarantined { candidate, ..entry.clone() }).await.unwrap();
+        store.quarantine(&Quarantined { candidate, ..entry.clone() }, &pattern).await.unwrap();
     }
     let cut = page(&app, "/devices").await;
     assert!(cut.contains("Only the newest 50") && cut.contains("href=\"/v1/quarantine\""));

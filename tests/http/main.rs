@@ -3,6 +3,9 @@
 mod access;
 mod app;
 mod audit;
+#[path = "../fixture/authority.rs"]
+#[allow(dead_code, reason = "the tests of blobs use more of it")]
+mod authority;
 mod caching;
 mod catalogue;
 #[path = "../fixture/claimed.rs"]

@@ -3,7 +3,7 @@
 use crate::app::{TestApp, fixture, lookup, spmm};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
-use sparsetune::domain::EventKind;
+use sparsetune::domain::{EventKind, QuarantineScope};
 use sparsetune::http::{OPENAPI, PATHS};
 use sparsetune::store::Quarantined;
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,10 +144,11 @@ async fn answers_fit_their_schemas() {
         class: fixture().device.class(),
         kernel_digest: fixture().matrix,
         candidate: fixture().candidate,
+        scope: QuarantineScope::Pattern,
         reason: "timed_out: no answer".to_owned(),
         at: fixture().created_at,
     };
-    app.running.service.store().quarantine(&entry).await.unwrap();
+    app.running.service.store().quarantine(&entry, &fixture().pattern_digest).await.unwrap();
     checker.check("/v1/quarantine", "get", app.get("/v1/quarantine").await).await;
     checker.check("/v1/jobs/{id}", "get", app.get(&path).await).await;
     let plan = app.finish(&claim).await;

@@ -3,7 +3,7 @@
 use crate::app::{TestApp, problem, tridiagonal};
 use reqwest::Method;
 use serde_json::{Value, json};
-use sparsetune::domain::{Candidate, Digest, Timestamp};
+use sparsetune::domain::{Candidate, Digest, QuarantineScope, Timestamp};
 use sparsetune::store::Quarantined;
 
 #[tokio::test]
@@ -124,10 +124,11 @@ async fn models_and_quarantine_are_told() {
         class: class.clone(),
         kernel_digest: Digest::of(b"text"),
         candidate: Candidate::new("row_split"),
+        scope: QuarantineScope::Pattern,
         reason: "timed_out: <b>no answer</b>".to_owned(),
         at: Timestamp(1),
     };
-    app.running.service.store().quarantine(&entry).await.unwrap();
+    app.running.service.store().quarantine(&entry, &plan.pattern_digest).await.unwrap();
     let listed = app.json("/v1/quarantine").await;
     let item = &listed["items"][0];
     assert_eq!((&item["device_class"], &item["reason"]), (&json!(class.0), &json!(entry.reason)));
@@ -140,7 +141,7 @@ async fn models_and_quarantine_are_told() {
     };
     assert_eq!((of(&class.0).await, of("another").await), (1, 0));
     let other = Quarantined { candidate: Candidate::new("row_panel"), at: Timestamp(2), ..entry };
-    app.running.service.store().quarantine(&other).await.unwrap();
+    app.running.service.store().quarantine(&other, &plan.pattern_digest).await.unwrap();
     let first = app.json("/v1/quarantine?limit=1").await;
     assert_eq!(first["items"][0]["candidate"]["family"], "row_panel", "newest first");
     let next = first["next"].as_str().unwrap();

@@ -5,8 +5,8 @@ use crate::namespaces::{text, two};
 use crate::tokens::{ADMIN, server};
 use reqwest::Method;
 use serde_json::{Value, json};
-use sparsetune::domain::{Digest, PlanId, Timestamp};
-use sparsetune::store::StoredBundle;
+use sparsetune::domain::{Digest, PlanId, QuarantineScope, Timestamp};
+use sparsetune::store::{Quarantined, StoredBundle};
 use std::collections::BTreeSet;
 
 const NAME: &str = "a-secret-name";
@@ -130,4 +130,29 @@ async fn admins_of_a_namespace_are_not_the_operator() {
     // The operator ends them.
     let revoke = "/v1/tokens/mine?namespace=a";
     assert_eq!(app.status_of(Method::DELETE, revoke, ADMIN).await, 204);
+}
+
+/// A reason may tell of others' matrices what only they should know.
+#[tokio::test]
+async fn what_was_seen_of_a_kernel_is_told_to_the_operator_alone() {
+    let app = server().await;
+    let (a, _) = two(&app).await;
+    let plan = crate::app::fixture();
+    let entry = Quarantined {
+        class: plan.device.class(),
+        kernel_digest: Digest::of(b"text"),
+        candidate: plan.candidate,
+        scope: QuarantineScope::Pattern,
+        reason: "timed_out: no reply to measure within 3000 ms".to_owned(),
+        at: Timestamp::now(),
+    };
+    app.running.service.store().quarantine(&entry, &plan.pattern_digest).await.unwrap();
+    for (token, reason) in [(ADMIN, entry.reason.as_str()), (&a, "timed_out")] {
+        let listed = app.got(Method::GET, "/v1/quarantine", token, None).await;
+        let item = &listed["items"][0];
+        assert_eq!((&item["reason"], &item["scope"]), (&json!(reason), &json!("pattern")));
+        let page = app.with_token(Method::GET, "/devices", token).send().await.unwrap();
+        let page = page.text().await.unwrap();
+        assert_eq!(page.contains("within 3000 ms"), token == ADMIN);
+    }
 }

@@ -1,11 +1,17 @@
 //! Webhooks as the API has them: where they may lead, and what is kept of them.
 
 use crate::app::*;
+use crate::authority::{Authority, VALID};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sparsetune::domain::Timestamp;
 use sparsetune::domain::webhook::WebhookId;
 use sparsetune::store::{AttemptEnd, Attempted};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 #[tokio::test]
 async fn no_webhook_leads_into_the_servers_own_network() {
@@ -14,8 +20,8 @@ async fn no_webhook_leads_into_the_servers_own_network() {
         ("http://127.0.0.1:9/", "not an address of the internet"),
         ("http://[::ffff:169.254.169.254]/latest", "not an address of the internet"),
         ("http://0/", "not an address of the internet"),
-        ("https://example.com/", "http only"),
-        ("ftp://example.com/", "http only"),
+        ("https://127.0.0.1:9/", "not an address of the internet"),
+        ("ftp://example.com/", "http and https"),
         ("nowhere", "no URL"),
     ] {
         let answer = app.post("/v1/webhooks", &json!({"url": url})).await;
@@ -74,16 +80,16 @@ async fn deliveries_are_claimed_one_for_each_webhook_and_by_one_process() {
     }
     let store = app.running.service.store();
     let until = Timestamp::now().plus_millis(60_000);
-    let claimed = store.claim_deliveries(&hooks[..1], until, 9).await.unwrap();
+    let claimed = store.claim_deliveries(&hooks[..1], until, (9, 9)).await.unwrap();
     let [first] = claimed.as_slice() else { panic!("{}", claimed.len()) };
     assert_eq!((&first.hook, first.attempts), (&hooks[1], 1));
-    let claimed = store.claim_deliveries(&[], until, 9).await.unwrap();
+    let claimed = store.claim_deliveries(&[], until, (9, 9)).await.unwrap();
     assert_eq!(claimed.len(), 2, "the next of each");
     assert!(claimed.iter().all(|one| one.id != first.id));
     let end = |end| Attempted { status: None, end, pause_ms: 0 };
     let again = AttemptEnd::Again(Timestamp(0), "no".to_owned());
     store.delivery_attempted(&first.id, 1, &end(again)).await.unwrap();
-    let claimed = store.claim_deliveries(&[], until, 9).await.unwrap();
+    let claimed = store.claim_deliveries(&[], until, (9, 9)).await.unwrap();
     let second = claimed.iter().find(|one| one.id == first.id).unwrap();
     assert_eq!((second.attempts, &second.body), (2, &first.body));
     // Who was slow changes nothing any more, but a receiver that has heard it has.
@@ -106,4 +112,85 @@ async fn deliveries_are_claimed_one_for_each_webhook_and_by_one_process() {
     assert_eq!(state().await, "pending");
     store.delivery_attempted(&first.id, 1, &end(AttemptEnd::Delivered)).await.unwrap();
     assert_eq!(state().await, "delivered");
+}
+
+/// Hears one request by TLS and answers it; what it heard.
+async fn hear(listener: &TcpListener, tls: &TlsAcceptor) -> String {
+    loop {
+        let (socket, _) = listener.accept().await.unwrap();
+        // Who does not trust the certificate says so and leaves.
+        let Ok(mut socket) = tls.accept(socket).await else { continue };
+        let (mut heard, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            let read = socket.read(&mut part).await.unwrap();
+            heard.extend_from_slice(&part[..read]);
+            let text = String::from_utf8_lossy(&heard);
+            if read == 0 || text.split_once("\r\n\r\n").is_some_and(|(_, body)| body.ends_with('}'))
+            {
+                break;
+            }
+        }
+        socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        socket.shutdown().await.unwrap();
+        return String::from_utf8(heard).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_is_called_by_tls_if_its_certificate_is_the_hosts() {
+    let (authority, stranger) = (Authority::new(), Authority::named("others"));
+    let tls = TlsAcceptor::from(Arc::new(authority.signs("receiver", VALID)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let settings = |ca: &Authority| {
+        [
+            ("worker.poll_ms", 20.into()),
+            ("webhooks.allow", vec!["127.0.0.1".to_owned(), "::1".to_owned()].into()),
+            ("webhooks.ca_file", ca.ca().to_str().unwrap().into()),
+        ]
+    };
+    let made = async |app: &TestApp, host: &str| {
+        let url = format!("https://{host}:{port}/hook?to=me");
+        let made = app.post("/v1/webhooks", &json!({"url": url})).await;
+        assert_eq!(made.status(), 201);
+        made.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let told = async |app: &TestApp, hook: &str| loop {
+        let path = format!("/v1/webhooks/{hook}/deliveries");
+        let told = app.json(&path).await["items"][0].clone();
+        if told["error"].is_string() || told["state"] == "delivered" {
+            return told;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let within = Duration::from_secs(20);
+
+    let app = TestApp::with(&settings(&authority)).await;
+    let hook = made(&app, "127.0.0.1").await;
+    app.tuned(9, 4).await;
+    let heard = tokio::time::timeout(within, hear(&listener, &tls)).await.unwrap();
+    assert!(heard.starts_with("POST /hook?to=me HTTP/1.1\r\n"), "{heard}");
+    assert!(heard.contains(&format!("host: 127.0.0.1:{port}\r\n")), "{heard}");
+    assert!(heard.contains("webhook-signature: v1,"), "{heard}");
+    let end = tokio::time::timeout(within, told(&app, &hook)).await.unwrap();
+    assert_eq!((&end["state"], &end["status"]), (&json!("delivered"), &json!(204)));
+
+    // The address is the same and permitted, but the certificate is not for that name.
+    tokio::spawn(async move {
+        loop {
+            hear(&listener, &tls).await;
+        }
+    });
+    let hook = made(&app, "localhost").await;
+    app.tuned(9, 8).await;
+    let refused = tokio::time::timeout(within, told(&app, &hook)).await.unwrap();
+    let why = refused["error"].as_str().unwrap();
+    assert!(why.contains("the receiver's certificate is not for localhost"), "{why}");
+
+    let app = TestApp::with(&settings(&stranger)).await;
+    let hook = made(&app, "127.0.0.1").await;
+    app.tuned(9, 4).await;
+    let refused = tokio::time::timeout(within, told(&app, &hook)).await.unwrap();
+    let why = refused["error"].as_str().unwrap();
+    assert!(why.contains("no authority of webhooks.ca_file has signed"), "{why}");
 }

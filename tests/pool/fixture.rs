@@ -26,6 +26,8 @@ pub const SOON: Option<Duration> = Some(Duration::from_millis(150));
 pub struct Fixture {
     pub folder: tempfile::TempDir,
     pub load: Load,
+    /// What counts the kills for want of memory, if not this process's control group.
+    pub memory_events: Option<PathBuf>,
 }
 
 impl Fixture {
@@ -40,7 +42,7 @@ impl Fixture {
         let problem = serde_json::from_str(r#"{"op":"spmm","n":3}"#).unwrap();
         let load = Load { path, digest, problem, l2_policy: L2Policy::Warm, seed: 1 };
         std::fs::write(folder.path().join("recording.jsonl"), RECORDING).unwrap();
-        Self { folder, load }
+        Self { folder, load, memory_events: None }
     }
 
     pub fn selector(&self) -> String {
@@ -87,6 +89,7 @@ impl Fixture {
             ..Deadlines::default()
         };
         let pause = Duration::from_millis(10);
+        spec.memory_events = self.memory_events.clone();
         spec.restarts = Restarts { attempts: 2, pause, longest_pause: pause };
         Evaluator::new(spec)
     }

@@ -202,6 +202,29 @@ async fn a_second_kill_at_the_same_candidate_counts() {
     assert_eq!(evaluator.take_interruptions().len(), 2);
 }
 
+/// Neither the first time nor the second, and whatever the signal: a process may also end itself for want of memory.
+#[tokio::test]
+async fn a_death_for_want_of_memory_is_never_blamed_on_the_candidate() {
+    for signal in ["KILL", "ABRT"] {
+        let mut fixture = Fixture::new();
+        let events = fixture.folder.path().join("memory.events");
+        std::fs::write(&events, "oom 0\noom_kill 0\n").unwrap();
+        let count = format!("echo \"oom_kill $(date +%s%N)\" > {}", events.display());
+        fixture.memory_events = Some(events);
+        let script = KILLED.replace("kill -s KILL", &format!("{count}; kill -s {signal}"));
+        let selector = fixture.selector();
+        let mut evaluator = fixture
+            .loaded(
+                fixture.spawning("sh", ["-c", &script, BINARY, "evaluator", "--device", &selector]),
+            )
+            .await;
+        let killed = outcome(&mut evaluator, &Candidate::new("good").with("m1", 4), None).await;
+        assert_eq!(killed.state(), "refused", "{killed:?}");
+        assert!(detail(&killed).contains("not enough memory"), "{killed:?}");
+        assert_eq!(evaluator.take_interruptions().len(), 2);
+    }
+}
+
 #[tokio::test]
 async fn finals_are_timed_again_after_a_kill_from_outside() {
     let fixture = Fixture::new();

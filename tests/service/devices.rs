@@ -68,10 +68,11 @@ async fn devices_tell_how_they_are() {
         class: device().class(),
         kernel_digest: kernel_text(),
         candidate: Candidate::new("row_split"),
+        scope: QuarantineScope::Pattern,
         reason: "hung".to_owned(),
         at: Timestamp::now(),
     };
-    world.service.store().quarantine(&entry).await.unwrap();
+    world.service.store().quarantine(&entry, &matrix.pattern_digest).await.unwrap();
     tokio::time::sleep(Duration::from_millis(150)).await;
 
     let status = world.service.devices().await.unwrap();

@@ -87,10 +87,11 @@ async fn what_is_quarantined_is_predicted_no_more() {
         class: first.device.class(),
         kernel_digest: kernel_text(),
         candidate: first.candidate.clone(),
+        scope: QuarantineScope::Pattern,
         reason: "timed_out".to_owned(),
         at: Timestamp::now(),
     };
-    world.service.store().quarantine(&entry).await.unwrap();
+    world.service.store().quarantine(&entry, &matrix.pattern_digest).await.unwrap();
     let second = predicted(&world, &asked).await;
     assert_ne!((&second.id, &second.candidate), (&first.id, &first.candidate));
     assert!(!second.alternatives.contains(&first.candidate));

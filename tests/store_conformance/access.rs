@@ -1,8 +1,9 @@
 //! Tokens and the audit log.
 
 use crate::Harness;
-use sparsetune::domain::{AuditEntry, Digest, Namespace, Timestamp, Token, TokenLimits};
-use sparsetune::store::{PageRequest, StoreError, StoredToken};
+use crate::words::{matrix, new_job};
+use sparsetune::domain::{AuditEntry, Caller, Digest, Namespace, Timestamp, Token, TokenLimits};
+use sparsetune::store::{MOST_REVOKED, PageRequest, StoreError, StoredToken};
 
 fn team() -> Namespace {
     "team".parse().unwrap()
@@ -37,7 +38,7 @@ pub async fn a_name_is_one_token_in_force(harness: &Harness) {
     assert!(
         !store.insert_token(&StoredToken { hash: other.hash, ..token("x", 3) }, 3).await.unwrap()
     );
-    assert_eq!(store.tokens().await.unwrap(), [other.clone(), first.clone()]);
+    assert_eq!(store.tokens(None).await.unwrap(), [other.clone(), first.clone()]);
     assert_eq!(store.tokens_revision().await.unwrap(), revision + 2);
     assert!(
         store
@@ -55,9 +56,9 @@ pub async fn a_name_is_one_token_in_force(harness: &Harness) {
     assert!(store.insert_token(&token("ci", 6), 3).await.unwrap());
     let again = harness.open().await;
     let names: Vec<String> =
-        again.tokens().await.unwrap().iter().map(|one| one.token.name.to_string()).collect();
+        again.tokens(None).await.unwrap().iter().map(|one| one.token.name.to_string()).collect();
     assert_eq!(names, ["ci", "other", "ci"]);
-    assert_eq!(again.tokens().await.unwrap()[2].token, revoked);
+    assert_eq!(again.tokens(None).await.unwrap()[2].token, revoked);
     // Another namespace's names are its own.
     let StoredToken { token: mut elsewhere, .. } = token("ci", 9);
     elsewhere.namespace = Namespace::default();
@@ -66,7 +67,7 @@ pub async fn a_name_is_one_token_in_force(harness: &Harness) {
     let ours = &elsewhere.token;
     assert!(store.revoke_token(&ours.namespace, &ours.name, Timestamp(9)).await.unwrap().is_some());
     assert!(store.revoke_token(&ours.namespace, &ours.name, Timestamp(9)).await.unwrap().is_none());
-    assert!(again.tokens().await.unwrap().iter().any(|one| one.token.revoked_at.is_none()
+    assert!(again.tokens(None).await.unwrap().iter().any(|one| one.token.revoked_at.is_none()
         && (&one.token.name, &one.token.namespace) == (&ours.name, &team())));
     let full = store.insert_token(&token("more", 7), 2).await;
     assert!(matches!(full, Err(StoreError::InUse(_))), "{full:?}");
@@ -78,7 +79,7 @@ pub async fn a_token_that_cannot_be_read_admits_nobody(harness: &Harness) {
     assert!(store.insert_token(&good, 9).await.unwrap());
     assert!(store.insert_token(&bad, 9).await.unwrap());
     harness.spoil("UPDATE tokens SET scopes = 'everything' WHERE name = 'bad'").await;
-    assert_eq!(store.tokens().await.unwrap(), [good]);
+    assert_eq!(store.tokens(None).await.unwrap(), [good]);
 }
 
 pub async fn ended_tokens_are_forgotten_in_time(harness: &Harness) {
@@ -90,8 +91,34 @@ pub async fn ended_tokens_are_forgotten_in_time(harness: &Harness) {
     assert_eq!(store.forget_tokens(Timestamp(50)).await.unwrap(), 0);
     let revision = store.tokens_revision().await.unwrap();
     assert_eq!(store.forget_tokens(Timestamp(103)).await.unwrap(), 2);
-    assert_eq!(store.tokens().await.unwrap(), [token("kept", 3)]);
+    assert_eq!(store.tokens(None).await.unwrap(), [token("kept", 3)]);
     assert!(store.tokens_revision().await.unwrap() > revision);
+}
+
+/// Whoever makes and revokes tokens all day fills nothing.
+pub async fn few_revoked_tokens_are_kept(harness: &Harness) {
+    let store = harness.open().await;
+    let most = i64::from(MOST_REVOKED);
+    let first = token("first", 1);
+    for at in 1..=most + 3 {
+        let name = if at == 1 { "first".to_owned() } else { format!("t{at}") };
+        assert!(store.insert_token(&token(&name, at), 2).await.unwrap());
+        if at == 1 {
+            // What it may queue is told by its row as long as its job has not ended.
+            let matrix = matrix("m", 1);
+            let by = store.on_behalf_of(&Caller::from(&first.token));
+            by.insert_matrix(&matrix).await.unwrap();
+            by.submit(&new_job(&matrix, "", 1)).await.unwrap();
+        }
+        let name = name.parse().unwrap();
+        assert!(store.revoke_token(&team(), &name, Timestamp(at)).await.unwrap().is_some());
+    }
+    assert_eq!(store.live_tokens().await.unwrap(), []);
+    let kept = store.tokens(Some(&team())).await.unwrap();
+    assert_eq!(kept.len() as i64, most + 1);
+    assert!(kept.iter().any(|one| one.token.name == first.token.name));
+    assert!(!kept.iter().any(|one| one.token.name.as_str() == "t2"));
+    assert_eq!(store.tokens(Some(&Namespace::default())).await.unwrap(), []);
 }
 
 pub async fn the_audit_log_is_bounded_and_read_in_pages(harness: &Harness) {

@@ -27,7 +27,7 @@ async fn shift(harness: &Harness, by_ms: i64) {
 
 /// What is due, and is due again a minute later.
 async fn due(store: &dyn Store) -> Vec<DueDelivery> {
-    store.claim_deliveries(&[], Timestamp::now().plus_millis(MINUTE), 9).await.unwrap()
+    store.claim_deliveries(&[], Timestamp::now().plus_millis(MINUTE), (9, 9)).await.unwrap()
 }
 
 /// What webhooks are told is due, waits and is tried again by the server's clock alone.

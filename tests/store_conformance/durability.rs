@@ -3,7 +3,7 @@
 use crate::Harness;
 use crate::words::*;
 use sparsetune::domain::Serving;
-use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
+use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, QuarantineScope, Timestamp};
 use sparsetune::store::{Devices, JobFilter, Quarantined, SqliteStore, Store, StoreError};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -48,10 +48,11 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Harness) {
         class: device().class(),
         kernel_digest: Digest::of(b"text"),
         candidate: Candidate::new("row_split"),
+        scope: QuarantineScope::Pattern,
         reason: "hung".to_owned(),
         at: Timestamp(1),
     };
-    store.quarantine(&entry).await.unwrap();
+    store.quarantine(&entry, &plan.pattern_digest).await.unwrap();
 
     macro_rules! corrupt {
         ($statement:literal, $($call:expr),+) => {

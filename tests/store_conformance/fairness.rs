@@ -2,10 +2,11 @@
 
 use crate::Harness;
 use crate::words::*;
+use sparsetune::domain::plan::PREDICTED_VERSION;
 use sparsetune::domain::{
-    Caller, Digest, JobState, Namespace, Scopes, Timestamp, Token, TokenLimits, Work,
+    Caller, Digest, JobState, Namespace, Plan, PlanId, Scopes, Timestamp, Token, TokenLimits, Work,
 };
-use sparsetune::store::{Claim, NewWork, Store, StoreError, StoredToken, Submission};
+use sparsetune::store::{Claim, NewWork, Store, StoreError, StoredBundle, StoredToken, Submission};
 use std::sync::Arc;
 
 fn on_behalf_of(store: &Arc<dyn Store>, token: &str, limits: TokenLimits) -> Arc<dyn Store> {
@@ -201,4 +202,59 @@ pub async fn a_claim_has_the_limits_of_its_token(harness: &Harness) {
     configured.submit(&NewWork { priority: 9, ..new_job(&matrix, "other", 5) }).await.unwrap();
     let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
     assert_eq!(claim.by.limits, TokenLimits::owners());
+}
+
+/// What is made of a token's plans takes room as well.
+pub async fn bundles_and_predictions_count(harness: &Harness) {
+    let store = harness.open().await;
+    let m = matrix("m", 1);
+    let room = m.charged_bytes() + 100;
+    let limits = TokenLimits { stored_bytes: Some(room), ..TokenLimits::default() };
+    let own = on_behalf_of(&store, "own", limits);
+    own.insert_matrix(&m).await.unwrap();
+    own.submit(&new_job(&m, "1", 1)).await.unwrap();
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let plan = plan(&m, &claim.job.id, 1);
+    let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
+    store.finish(&claim.fence, &finish).await.unwrap();
+    let bundle = |bytes: u64, without_values: bool| StoredBundle {
+        plan: plan.id.clone(),
+        without_values,
+        blob: Digest::of(b"bundle"),
+        bytes,
+        sha256: [1; 32],
+        imported: false,
+        created_at: Timestamp(1),
+    };
+    own.put_bundle(&bundle(60, false)).await.unwrap();
+    assert_eq!(exceeded(own.put_bundle(&bundle(60, true)).await).0, "stored_bytes");
+    let predicted =
+        Plan { id: PlanId::fresh(), version: PREDICTED_VERSION, measured: None, ..plan.clone() };
+    let used = (room - 40) as f64;
+    assert_eq!(
+        exceeded(own.insert_predicted(&predicted, 9).await),
+        ("stored_bytes", used, false),
+        "a plan has more than forty bytes"
+    );
+    assert!(store.insert_predicted(&predicted, 9).await.unwrap(), "nobody's");
+}
+
+/// Whatever its tokens may, and also without any.
+pub async fn a_namespace_has_only_so_many_jobs_that_wait(harness: &Harness) {
+    let store = harness.open().await;
+    let m = matrix("m", 1);
+    harness
+        .spoil(
+            "INSERT INTO jobs (id, kind, version, request, dedup_key, state, stage, created_at)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+             SELECT 't' || i, 'train', 1, '{}', 't' || i, 'queued', 'waiting', 1 FROM n",
+        )
+        .await;
+    store.insert_matrix(&m).await.unwrap();
+    store.submit(&new_job(&m, "1", 1)).await.unwrap();
+    assert_eq!(exceeded(store.submit(&new_job(&m, "2", 2)).await), ("queued_jobs", 10_000.0, true));
+    assert!(matches!(store.submit(&new_job(&m, "1", 1)).await.unwrap(), Submission::Existing(_)));
+    let elsewhere = store.on_behalf_of(&Caller::owner(None, "elsewhere".parse().unwrap()));
+    elsewhere.insert_matrix(&m).await.unwrap();
+    elsewhere.submit(&new_job(&m, "2", 2)).await.unwrap();
 }

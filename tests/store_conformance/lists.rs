@@ -2,7 +2,9 @@
 
 use crate::Harness;
 use crate::words::*;
-use sparsetune::domain::{Candidate, DeviceClass, Digest, JobState, Matrix, Op, Timestamp};
+use sparsetune::domain::{
+    Candidate, DeviceClass, Digest, JobState, Matrix, Op, QuarantineScope, Timestamp,
+};
 use sparsetune::store::{JobFilter, PageRequest, Quarantined, StoreError};
 
 pub async fn pages_stay_put_under_inserts(harness: &Harness) {
@@ -84,12 +86,13 @@ pub async fn the_quarantine_is_read_in_pages(harness: &Harness) {
         class: DeviceClass(format!("cuda/a|b/{}", n % 2)),
         kernel_digest: Digest::of(&[n as u8 % 3]),
         candidate: Candidate::new("row_split").with("lanes", n),
+        scope: QuarantineScope::Pattern,
         reason: n.to_string(),
         // Four share a moment: the key breaks the tie.
         at: Timestamp(n / 4),
     };
     for n in 0..14 {
-        store.quarantine(&entry(n)).await.unwrap();
+        store.quarantine(&entry(n), &Digest::of(b"pattern")).await.unwrap();
     }
     let read = async |class: Option<&DeviceClass>| {
         let mut all = Vec::new();

@@ -3,14 +3,15 @@
 use crate::Harness;
 use crate::plans::key;
 use crate::words::*;
+use sparsetune::domain::drift::{Check, Verdict};
 use sparsetune::domain::webhook::{Webhook, WebhookId};
 use sparsetune::domain::{
-    Caller, Digest, EventKind, Job, JobId, JobState, Matrix, Namespace, Plan, Timestamp,
+    Caller, Digest, EventKind, Job, JobId, JobState, Matrix, Namespace, Plan, Timestamp, Token,
     TokenLimits,
 };
 use sparsetune::store::{
-    JobFilter, NewWork, PageRequest, Pin, Pins, Store, StoreError, StoredBundle, Story, Submission,
-    Weigh, Whose,
+    JobFilter, NewWork, PageRequest, Pin, Pins, Store, StoreError, StoredBundle, StoredToken,
+    Story, Submission, Weigh, Whose,
 };
 use std::sync::Arc;
 
@@ -274,4 +275,89 @@ pub async fn the_service_weighs_all_of_them(harness: &Harness) {
         assert_eq!(plans[1].namespace, b_is);
         assert_eq!(store.kept_jobs(Weigh::Jobs).await.unwrap().len(), 2);
     }
+}
+
+/// Of plans that are looked at again, the namespaces take turns, whatever one has of them.
+pub async fn namespaces_take_turns_at_what_may_have_drifted(harness: &Harness) {
+    let (a, b) = two(harness).await;
+    let (mut many, soon) = (Vec::new(), Timestamp(i64::MAX));
+    for nth in 1..=3 {
+        many.push(measured(&*a, &matrix(&format!("m{nth}"), nth), nth).await);
+    }
+    let few = measured(&*b, &matrix("few", 9), 9).await;
+    let class = few.device.class();
+    // Uses: the least used of the one comes before the second of the other.
+    let uses: Vec<_> = many.iter().map(|plan| (plan.id.clone(), 100)).collect();
+    a.count_uses(&uses).await.unwrap();
+    a.count_uses(&[(few.id.clone(), 1)]).await.unwrap();
+    let order = async || {
+        let used = a.most_used(&class, Timestamp(0), 9).await.unwrap();
+        used.iter().position(|used| used.plan.id == few.id).unwrap()
+    };
+    assert_eq!(order().await, 1);
+    assert!(a.renew_plan(&many[0].id, "newer", Timestamp(0), 9).await.unwrap());
+    assert_eq!(order().await, 0, "the other had its turn today");
+    // What was used much, once, counts no more.
+    harness.spoil("UPDATE drift SET period = period - 2 WHERE uses > 50").await;
+    assert_eq!(a.most_used(&class, Timestamp(0), 9).await.unwrap().len(), 1);
+    a.count_uses(&uses[..1]).await.unwrap();
+    harness.spoil("UPDATE drift SET period = period - 1 WHERE uses > 50").await;
+    a.count_uses(&[(many[0].id.clone(), 1)]).await.unwrap();
+    assert_eq!(a.most_used(&class, Timestamp(0), 9).await.unwrap().len(), 2);
+
+    for (store, plan) in many.iter().map(|plan| (&a, plan)).chain([(&b, &few)]) {
+        store.pin(&Pin::Plan(plan.id.clone()), true).await.unwrap();
+    }
+    let mut turns = Vec::new();
+    for at in 1..=4 {
+        let due = a.unchecked(&class, soon, 9).await.unwrap();
+        let (namespace, plan) = due.first().unwrap();
+        turns.push(namespace.to_string());
+        let check = Check {
+            plan: plan.id.clone(),
+            at: Timestamp(at),
+            verdict: Verdict::Holds,
+            why: String::new(),
+            median_us: None,
+            vendor_us: None,
+        };
+        assert!(a.record_check(&check).await.unwrap());
+    }
+    turns[..2].sort();
+    turns[2..].sort();
+    assert_eq!(turns, ["b", "default", "b", "default"]);
+}
+
+/// Nobody is answered with what another's narrow search left over.
+pub async fn a_plan_of_a_narrowed_search_is_not_shared(harness: &Harness) {
+    let store = harness.open().await;
+    let token = Token {
+        name: "open".parse().unwrap(),
+        scopes: "tune".parse().unwrap(),
+        namespace: "b".parse().unwrap(),
+        created_at: Timestamp(0),
+        expires_at: None,
+        revoked_at: None,
+        limits: TokenLimits::default(),
+        share_plans: true,
+        last_used_at: None,
+    };
+    let stored = StoredToken { token: token.clone(), hash: Digest::of(b"open") };
+    assert!(store.insert_token(&stored, 9).await.unwrap());
+    let sharing = store.on_behalf_of(&Caller::from(&token));
+    let m = matrix("m", 1);
+    let shared = measured(&*sharing, &m, 1).await;
+    let found = async |by: &Arc<dyn Store>| {
+        let plan = by.plan_for(&m.digest, &key(&shared)).await.unwrap();
+        plan.map(|plan| plan.id)
+    };
+    assert_eq!(found(&store).await, Some(shared.id.clone()));
+    harness
+        .spoil(
+            r#"UPDATE plans SET body = replace(body, '"search_seconds":', '"narrowed":"few","search_seconds":')"#,
+        )
+        .await;
+    assert_eq!(found(&store).await, None);
+    assert_eq!(store.plan(&shared.id).await.unwrap(), None);
+    assert_eq!(found(&sharing).await, Some(shared.id.clone()));
 }

@@ -158,7 +158,8 @@ pub async fn a_webhook_may_go_while_a_job_ends(harness: &Harness) {
     tokio::time::sleep(Duration::from_millis(300)).await;
     run(&mut other, "COMMIT").await;
     ends.await.unwrap().unwrap();
-    let due = store.claim_deliveries(&[], Timestamp::now().plus_millis(60_000), 9).await.unwrap();
+    let due =
+        store.claim_deliveries(&[], Timestamp::now().plus_millis(60_000), (9, 9)).await.unwrap();
     let told: Vec<&str> = due.iter().map(|one| one.hook.0.as_str()).collect();
     assert_eq!(told, ["stays"]);
 }

@@ -5,10 +5,11 @@ use crate::words::*;
 use sparsetune::domain::Serving;
 use sparsetune::domain::plan::{ModelError, PlanKey};
 use sparsetune::domain::{
-    Candidate, DeviceClass, Digest, Dtype, JobState, KernelFigures, L2Policy, Layout, Matrix, Plan,
-    Problem, Spmm, Timestamp,
+    Caller, Candidate, DeviceClass, Digest, Dtype, JobState, KernelFigures, L2Policy, Layout,
+    Matrix, Plan, Problem, QuarantineScope, Spmm, Timestamp,
 };
 use sparsetune::store::{NewWork, PageRequest, Quarantined, Retention, Store};
+use std::sync::Arc;
 
 /// Runs one job to its end, with a plan made at `at`.
 async fn tune(store: &dyn Store, matrix: &Matrix, at: i64) -> Plan {
@@ -193,18 +194,20 @@ pub async fn devices_and_quarantine_are_kept(harness: &Harness) {
         class: device().class(),
         kernel_digest: Digest::of(b"text"),
         candidate: Candidate::new("row_split"),
+        scope: QuarantineScope::Pattern,
         reason: "hung".to_owned(),
         at: Timestamp(1),
     };
-    store.quarantine(&entry).await.unwrap();
+    let pattern = Digest::of(b"pattern");
+    store.quarantine(&entry, &pattern).await.unwrap();
     let later = Quarantined { reason: "again".to_owned(), ..entry.clone() };
-    store.quarantine(&later).await.unwrap();
+    store.quarantine(&later, &pattern).await.unwrap();
     let other = DeviceClass("another".to_owned());
     assert_eq!(store.quarantined(Some(&other), &page(9)).await.unwrap().items, []);
     let elsewhere = Quarantined { class: other.clone(), at: Timestamp(2), ..entry.clone() };
-    store.quarantine(&elsewhere).await.unwrap();
+    store.quarantine(&elsewhere, &pattern).await.unwrap();
     let second = Quarantined { candidate: Candidate::new("ell"), ..elsewhere.clone() };
-    store.quarantine(&Quarantined { at: Timestamp(3), ..second.clone() }).await.unwrap();
+    store.quarantine(&Quarantined { at: Timestamp(3), ..second.clone() }, &pattern).await.unwrap();
     assert_eq!(
         store.quarantined(Some(&entry.class), &page(9)).await.unwrap().items,
         std::slice::from_ref(&entry)
@@ -309,4 +312,47 @@ pub async fn old_things_are_pruned(harness: &Harness) {
         ..new_job(&matrix("m", 1), "again", 3)
     };
     created(store.submit(&again).await.unwrap());
+}
+
+/// What one matrix or one namespace has seen keeps nobody else from a kernel.
+pub async fn a_quarantine_reaches_as_far_as_its_witnesses(harness: &Harness) {
+    let store = harness.open().await;
+    let of = |name: &str| store.on_behalf_of(&Caller::owner(None, name.parse().unwrap()));
+    let (a, b) = (of("a"), of("b"));
+    let (one, two, three) = (Digest::of(b"one"), Digest::of(b"two"), Digest::of(b"three"));
+    let entry = Quarantined {
+        class: device().class(),
+        kernel_digest: Digest::of(b"text"),
+        candidate: Candidate::new("row_split"),
+        scope: QuarantineScope::Pattern,
+        reason: "hung".to_owned(),
+        at: Timestamp(1),
+    };
+    let barred = async |store: &Arc<dyn Store>, pattern: &Digest| {
+        !store.barred(&device().class(), pattern).await.unwrap().is_empty()
+    };
+    let scope = async || store.quarantined(None, &page(9)).await.unwrap().items[0].scope;
+
+    a.quarantine(&entry, &one).await.unwrap();
+    a.quarantine(&entry, &one).await.unwrap();
+    assert!(barred(&a, &one).await && !barred(&a, &two).await);
+    assert!(!barred(&b, &one).await && !barred(&store, &one).await);
+    assert_eq!(scope().await, QuarantineScope::Pattern);
+    // Another namespace with the same pattern says nothing that is new of other patterns.
+    b.quarantine(&entry, &one).await.unwrap();
+    assert!(barred(&b, &one).await && !barred(&b, &two).await && !barred(&a, &two).await);
+    assert_eq!(scope().await, QuarantineScope::Pattern);
+    assert!(store.lift_quarantine(&entry.id()).await.unwrap().is_some());
+    assert!(!barred(&a, &one).await && !barred(&b, &one).await);
+
+    for pattern in [&one, &two] {
+        a.quarantine(&entry, pattern).await.unwrap();
+    }
+    assert!(barred(&a, &three).await && !barred(&b, &one).await);
+    assert_eq!(scope().await, QuarantineScope::Namespace);
+    b.quarantine(&entry, &three).await.unwrap();
+    assert!(barred(&b, &one).await && barred(&store, &two).await);
+    assert_eq!(scope().await, QuarantineScope::Class);
+    let elsewhere = store.barred(&DeviceClass("another".to_owned()), &one).await.unwrap();
+    assert_eq!(elsewhere, []);
 }

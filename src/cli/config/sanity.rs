@@ -2,6 +2,7 @@
 
 use super::{Config, Retention};
 use crate::service::BudgetLimits;
+use crate::service::webhooks::WebhookSettings;
 use crate::store::StorePlace;
 use std::fmt;
 use tracing_subscriber::filter::Targets;
@@ -66,6 +67,9 @@ impl Config {
         found.seconds("webhooks.retry_s", self.webhooks.retry_s);
         if let Err(error) = self.webhooks.allowed() {
             found.0.push(format!("webhooks.allow: {error}"));
+        }
+        if let Some(Err(error)) = self.webhooks.ca_file().map(WebhookSettings::check_ca_file) {
+            found.0.push(error);
         }
         let drift = &self.drift;
         let sane = (0.0..=24.0 * 366.0).contains(&drift.check_h);

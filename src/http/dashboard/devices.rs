@@ -3,7 +3,7 @@
 use super::format::{bytes, count, digits, micros};
 use super::moment::Moment;
 use super::shell::{Place, Shell, fragment, html};
-use crate::domain::{Device, DeviceKind};
+use crate::domain::{Device, DeviceKind, QuarantineScope};
 use crate::http::behalf::{OnBehalf, Served};
 use crate::http::error::Problem;
 use crate::http::page::DEFAULT_LIMIT;
@@ -93,6 +93,7 @@ impl Standing {
 struct QuarantineRow {
     candidate: String,
     class: String,
+    scope: &'static str,
     reason: String,
     when: Moment,
 }
@@ -102,6 +103,11 @@ impl From<Quarantined> for QuarantineRow {
         Self {
             candidate: entry.candidate.to_string(),
             class: entry.class.to_string(),
+            scope: match entry.scope {
+                QuarantineScope::Pattern => "one pattern",
+                QuarantineScope::Namespace => "one namespace",
+                QuarantineScope::Class => "all",
+            },
             reason: entry.reason,
             when: Moment::of(entry.at),
         }

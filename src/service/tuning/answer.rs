@@ -121,6 +121,7 @@ pub async fn plan(
             seed: outcomes.seed,
             stopped_by: outcomes.stopped_by,
             search_seconds: outcomes.search_seconds,
+            narrowed: request.search.narrowed(outcomes.stopped_by, counts(recorder).measured),
             imported: None,
         },
         candidate,

@@ -7,7 +7,8 @@ use super::watch::TrialWatch;
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
 use crate::domain::{
-    Candidate, CandidateId, Outcome, Problem, SearchStrategy, Stage, StoppedBy, Timestamp, discreet,
+    Candidate, CandidateId, Outcome, Problem, QuarantineScope, SearchStrategy, Stage, StoppedBy,
+    Timestamp, discreet,
 };
 use crate::ops;
 use crate::pool::PoolError;
@@ -186,7 +187,7 @@ impl Session<'_> {
         self.tell_interruptions().await?;
         if let Outcome::TimedOut { detail, stopped: false } | Outcome::Crashed { detail } = &outcome
         {
-            self.quarantine(candidate, outcome.state(), detail).await?;
+            self.quarantine(context, candidate, outcome.state(), detail).await?;
         }
         // A hang kills the child process; long-running jobs are monitored meanwhile.
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
@@ -215,10 +216,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Keeps later searches from trying the candidate with the same kernel text. A vendor's routine is tried again by each: every
+    /// Keeps later searches on this pattern from trying the candidate with the same kernel text, and others once it has hung or crashed
+    /// on another pattern too: one matrix may be all that it is slow on. A vendor's routine is tried again by each: every
     /// plan is compared with it, and its text is not known here, so that nothing would ever lift its quarantine.
     async fn quarantine(
         &self,
+        context: &SearchContext,
         candidate: &Candidate,
         state: &str,
         detail: &str,
@@ -237,11 +240,13 @@ impl Session<'_> {
             class: self.device.class(),
             kernel_digest,
             candidate: candidate.clone(),
+            scope: QuarantineScope::Pattern,
             reason: discreet(&format!("{state}: {detail}")),
             at: Timestamp::now(),
         };
         let store = self.service.store();
-        self.signals.lasting(|| store.quarantine(&entry)).await?;
+        let pattern = context.matrix.pattern_digest;
+        self.signals.lasting(|| store.quarantine(&entry, &pattern)).await?;
         tracing::warn!(%candidate, state, detail, "candidate quarantined");
         Ok(())
     }

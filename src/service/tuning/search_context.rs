@@ -12,7 +12,7 @@ use crate::domain::{
 use crate::ops::{self, Figures, Narrowing, Space};
 use crate::service::Ranker;
 use crate::service::whole::upload_again;
-use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
+use crate::store::{LocalFile, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -105,7 +105,7 @@ impl Session<'_> {
             self.recorder.funnel(&space.pruned.funnel).await?;
             return Err(SessionError::Hopeless(why));
         }
-        let quarantined = self.quarantined().await?;
+        let quarantined = self.quarantined(&matrix).await?;
         self.describe(&matrix, &space).await?;
         let learned = self.learned().await?;
         let named = space.scored.iter().zip(&space.described.own);
@@ -174,10 +174,9 @@ impl Session<'_> {
         self.service.store().record_kernel_figures(&self.device.class(), &figures).await
     }
 
-    async fn quarantined(&self) -> Result<HashSet<CandidateId>, StoreError> {
+    async fn quarantined(&self, matrix: &Matrix) -> Result<HashSet<CandidateId>, StoreError> {
         let class = self.device.class();
-        let entries =
-            self.service.store().quarantined(Some(&class), &PageRequest::ALL).await?.items;
+        let entries = self.service.store().barred(&class, &matrix.pattern_digest).await?;
         let still = |entry: &Quarantined| {
             self.device.kernels.get(&entry.candidate.family) == Some(&entry.kernel_digest)
         };

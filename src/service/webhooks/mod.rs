@@ -7,9 +7,11 @@ use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::webhook::{Delivery, Webhook, WebhookId};
 use crate::domain::{JobState, Timestamp};
 use crate::environment::random;
+use crate::store::tls::Trust;
 use crate::store::{AttemptEnd, Attempted, DueDelivery};
 use address::Network;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,11 +22,20 @@ pub struct WebhookSettings {
     pub allow: Vec<Network>,
     /// Time until a delivery that failed is sent again; later times are multiples of it.
     pub retry: Duration,
+    /// A file with the authorities whose certificates are trusted; without one they are the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl WebhookSettings {
+    /// What is wrong with the file of authorities, if one is named.
+    pub fn check_ca_file(file: &Path) -> std::result::Result<(), String> {
+        Trust::of(send::RECEIVER, Some(file)).map(drop)
+    }
 }
 
 impl Default for WebhookSettings {
     fn default() -> Self {
-        Self { allow: Vec::new(), retry: Duration::from_secs(10) }
+        Self { allow: Vec::new(), retry: Duration::from_secs(10), ca_file: None }
     }
 }
 
@@ -37,8 +48,11 @@ pub struct MadeWebhook {
 
 /// Most webhooks of a store.
 const MOST: u32 = 32;
-/// Most requests under way; one for each webhook, so that a slow one holds up no other.
-const AT_ONCE: usize = 8;
+/// Most requests under way, and of one namespace; one for each webhook, so that a slow one holds up no other.
+const AT_ONCE: usize = 32;
+const OF_ONE: u32 = 8;
+/// A receiver that takes longer to answer is paused like one that does not.
+const SLOW: Duration = Duration::from_secs(5);
 /// How long a claimed delivery is another process's, which is longer than any attempt takes.
 const CLAIMED_FOR: Duration = Duration::from_secs(60);
 /// How long a delivery may wait for its turn, in all.
@@ -121,7 +135,7 @@ impl Service {
                 continue;
             }
             let until = after(CLAIMED_FOR);
-            match self.store.claim_deliveries(&busy, until, free).await {
+            match self.store.claim_deliveries(&busy, until, (free, OF_ONE)).await {
                 Ok(due) => {
                     for one in due {
                         busy.push(one.hook.clone());
@@ -135,9 +149,11 @@ impl Service {
 
     async fn send(self, due: DueDelivery) -> WebhookId {
         let settings = &self.inner.settings.webhooks;
-        let sent = send::attempt(&due, &settings.allow).await;
+        let began = Instant::now();
+        let sent = send::attempt(&due, &settings.allow, settings.ca_file.as_deref()).await;
         let status = sent.as_ref().ok().copied();
         let end = match sent {
+            Ok(200..=299) if began.elapsed() > SLOW => AttemptEnd::DeliveredLate,
             Ok(200..=299) => AttemptEnd::Delivered,
             failed => {
                 let why = match failed {
@@ -155,7 +171,7 @@ impl Service {
             }
         };
         match &end {
-            AttemptEnd::Delivered => {}
+            AttemptEnd::Delivered | AttemptEnd::DeliveredLate => {}
             AttemptEnd::Again(_, why) => {
                 tracing::debug!(webhook = %due.hook, delivery = %due.id, why, "a delivery failed");
             }

@@ -1,14 +1,22 @@
-//! One attempt to deliver: signed, to addresses that have been checked, without redirects, bounded in time.
+//! One attempt to deliver: signed, to addresses that have been checked, by TLS if the webhook's address says so, without redirects,
+//! bounded in time.
 
 use super::address::{Network, is_permitted};
 use crate::domain::Timestamp;
 use crate::store::DueDelivery;
+use crate::store::tls::{Called, Trust};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
-use reqwest::{Client, Url, redirect};
+use http_body_util::Full;
+use hyper::Request;
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::TokioExecutor;
+use reqwest::Url;
 use sha2::Sha256;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 /// Time limits of an attempt: for the addresses of a name, for a connection, and in all.
@@ -41,11 +49,8 @@ pub(super) fn url(text: &str, allowed: &[Network]) -> Result<Url, String> {
         return Err(format!("it is longer than {LONGEST_URL} bytes"));
     }
     let url: Url = text.parse().map_err(|error| format!("it is no URL: {error}"))?;
-    if url.scheme() != "http" {
-        return Err(format!(
-            "this server calls http only, not {}: for TLS, name a proxy that speaks it",
-            url.scheme()
-        ));
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("this server calls http and https, not {}", url.scheme()));
     }
     if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
         return Err("it has a user, a password or a fragment".to_owned());
@@ -86,41 +91,87 @@ async fn addresses(url: &Url, allowed: &[Network]) -> Result<Vec<SocketAddr>, St
     }
 }
 
+/// What the configuration says of the receivers' certificates.
+pub(super) const RECEIVER: Called = Called { name: "receiver", setting: "webhooks.ca_file" };
+
 /// Sends it once; the status of the answer, or why there was none.
-pub(super) async fn attempt(due: &DueDelivery, allowed: &[Network]) -> Result<u16, String> {
+pub(super) async fn attempt(
+    due: &DueDelivery,
+    allowed: &[Network],
+    ca_file: Option<&Path>,
+) -> Result<u16, String> {
+    let sent = tokio::time::timeout(IN_ALL, send(due, allowed, ca_file)).await;
+    sent.unwrap_or_else(|_| Err("there was no answer in time".to_owned()))
+}
+
+async fn send(
+    due: &DueDelivery,
+    allowed: &[Network],
+    ca_file: Option<&Path>,
+) -> Result<u16, String> {
     let url = url(&due.url, allowed)?;
     let addresses = addresses(&url, allowed).await?;
+    let host = url.host_str().ok_or("it names no host")?;
+    let trust = trust(&url, ca_file).await?;
+    // A client for this attempt alone: it connects to an address that was checked, whatever the name means by then, and asks no proxy,
+    // follows nothing, and keeps no connection. What is there is taken for the host if its certificate is the host's.
+    let client = Client::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(0)
+        .build(trust.pinned(host, CONNECTING)?);
+    let mut last = None;
+    for address in addresses {
+        match client.request(request(due, &url, address)?).await {
+            // Of the answer only the status counts: its body is not read.
+            Ok(answer) => return Ok(answer.status().as_u16()),
+            Err(error) => match trust.distrust(&error) {
+                Some(distrust) => return Err(distrust.to_string()),
+                // Another address of the same host may answer.
+                None if error.is_connect() => last = Some(error),
+                None => return Err(told(&error)),
+            },
+        }
+    }
+    Err(last.map_or_else(|| format!("{host} has no address"), |error| told(&error)))
+}
+
+/// Nobody is trusted where nothing is encrypted.
+async fn trust(url: &Url, ca_file: Option<&Path>) -> Result<Trust, String> {
+    if url.scheme() != "https" {
+        return Trust::nobody(RECEIVER);
+    }
+    let file = ca_file.map(Path::to_owned);
+    let read = tokio::task::spawn_blocking(move || Trust::of(RECEIVER, file.as_deref()));
+    read.await.map_err(|error| error.to_string())?
+}
+
+/// The request to one of the addresses, for the host that has them.
+fn request(
+    due: &DueDelivery,
+    url: &Url,
+    address: SocketAddr,
+) -> Result<Request<Full<Bytes>>, String> {
     let seconds = Timestamp::now().0.div_euclid(1000);
     let signature = signature(&due.secret, &due.id.0, seconds, &due.body)
         .ok_or("the stored secret cannot be read")?;
-    // A client for this attempt alone: it connects to the addresses that were checked, whatever the name means by then, asks no
-    // proxy, follows nothing, and keeps no connection.
-    let client = Client::builder()
-        .redirect(redirect::Policy::none())
-        .no_proxy()
-        .connect_timeout(CONNECTING)
-        .timeout(IN_ALL)
-        .pool_max_idle_per_host(0)
-        .user_agent(concat!("sparsetune/", env!("CARGO_PKG_VERSION")))
-        .resolve_to_addrs(url.host_str().unwrap_or_default(), &addresses)
-        .build()
-        .map_err(|error| error.to_string())?;
-    let sent = client
-        .post(url)
+    let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let host = url.host_str().unwrap_or_default();
+    Request::post(format!("{}://{address}{}{query}", url.scheme(), url.path()))
+        .header("host", format!("{host}{port}"))
+        .header("user-agent", concat!("sparsetune/", env!("CARGO_PKG_VERSION")))
         .header("content-type", "application/json")
         .header("webhook-id", &due.id.0)
         .header("webhook-timestamp", seconds)
         .header("webhook-signature", signature)
-        .body(due.body.clone())
-        .send()
-        .await;
-    // Of the answer only the status counts: its body is not read.
-    match sent {
-        Ok(answer) => Ok(answer.status().as_u16()),
-        Err(error) if error.is_timeout() => Err("there was no answer in time".to_owned()),
-        Err(error) if error.is_connect() => Err("the connection was refused".to_owned()),
-        // Addresses may hold secrets of their receivers.
-        Err(error) => Err(format!("there was no answer: {}", error.without_url())),
+        .body(Full::from(due.body.clone()))
+        .map_err(|_| "its address cannot be asked".to_owned())
+}
+
+/// Addresses may hold secrets of their receivers, so none is repeated.
+fn told(error: &Error) -> String {
+    match error.is_connect() {
+        true => "the connection was refused".to_owned(),
+        false => "there was no answer: the connection was closed".to_owned(),
     }
 }
 
@@ -147,10 +198,12 @@ mod tests {
     fn urls_are_plain_and_public() {
         assert!(url("http://example.com/hook?to=me", &[]).is_ok());
         assert!(url("http://8.8.8.8:9000/", &[]).is_ok());
+        assert!(url("https://example.com/hook?to=me", &[]).is_ok());
         for (bad, why) in [
             ("example.com", "no URL"),
-            ("https://example.com/", "http only"),
-            ("file:///etc/passwd", "http only"),
+            ("https://127.0.0.1/", "not an address of the internet"),
+            ("https://[::1]/", "not an address of the internet"),
+            ("file:///etc/passwd", "http and https"),
             ("http://me@example.com/", "a user"),
             ("http://example.com/#x", "a fragment"),
             ("http://127.0.0.1/", "not an address of the internet"),

@@ -24,7 +24,6 @@ mod fault;
 mod keeping;
 mod probe;
 mod transport;
-mod trust;
 
 use super::checking::Checking;
 use super::sweep::sweep;

@@ -72,6 +72,7 @@ impl Bundles for SqlStore {
 
     async fn put_bundle(&self, bundle: &StoredBundle) -> Result<()> {
         let mut tx = self.begin().await?;
+        quotas::may_store(&mut tx, &self.caller, bundle.bytes, 0).await?;
         insert(&mut tx, bundle).await?;
         tx.commit(None).await
     }

@@ -18,7 +18,27 @@ pub(super) const QUARANTINE_COUNTS: &str =
 const LIST: &str = "quarantine";
 
 const ENTRIES: &str =
-    "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine";
+    "SELECT device_class, kernel_digest, version, candidate, scope, reason, at FROM quarantine";
+
+/// Those that count for a namespace on a pattern.
+const BARRED: &str = "SELECT device_class, kernel_digest, version, candidate, scope, reason, at FROM quarantine AS q
+     WHERE q.device_class = $1 AND (q.scope = 'class' OR EXISTS (
+         SELECT 1 FROM witnesses AS a
+         WHERE a.device_class = q.device_class AND a.kernel_digest = q.kernel_digest AND a.candidate_id = q.candidate_id
+             AND a.namespace = $2 AND (a.pattern_digest = $3 OR EXISTS (
+                 SELECT 1 FROM witnesses AS b
+                 WHERE b.device_class = a.device_class AND b.kernel_digest = a.kernel_digest AND b.candidate_id = a.candidate_id
+                     AND b.namespace = a.namespace AND b.pattern_digest <> a.pattern_digest))))";
+
+/// What the witnesses of an entry say together.
+const JUDGE: &str = "UPDATE quarantine SET scope = coalesce((
+         SELECT CASE WHEN max(CASE WHEN a.namespace <> b.namespace THEN 1 ELSE 0 END) = 1 THEN 'class' ELSE 'namespace' END
+         FROM witnesses AS a JOIN witnesses AS b
+             ON b.device_class = a.device_class AND b.kernel_digest = a.kernel_digest AND b.candidate_id = a.candidate_id
+             AND b.pattern_digest <> a.pattern_digest
+         WHERE a.device_class = $1 AND a.kernel_digest = $2 AND a.candidate_id = $3
+         HAVING count(*) > 0), scope)
+     WHERE device_class = $1 AND kernel_digest = $2 AND candidate_id = $3 AND scope <> 'class'";
 
 #[derive(sqlx::FromRow)]
 struct QuarantineRow {
@@ -26,6 +46,7 @@ struct QuarantineRow {
     kernel_digest: Vec<u8>,
     version: i64,
     candidate: String,
+    scope: String,
     reason: String,
     at: i64,
 }
@@ -36,6 +57,7 @@ impl QuarantineRow {
             class: DeviceClass(self.device_class),
             kernel_digest: codec::digest("quarantine", &self.kernel_digest)?,
             candidate: decode(self.version, &self.candidate)?,
+            scope: codec::named("quarantine", self.scope)?,
             reason: self.reason,
             at: Timestamp(self.at),
         })
@@ -231,23 +253,49 @@ impl Devices for SqlStore {
         Ok(())
     }
 
-    async fn quarantine(&self, entry: &Quarantined) -> Result<()> {
+    async fn quarantine(&self, entry: &Quarantined, pattern: &Digest) -> Result<()> {
+        let mut tx = self.begin().await?;
+        let (class, candidate) = (&entry.class.0, entry.candidate.id().0);
+        let kernel = &entry.kernel_digest.as_bytes()[..];
         // The first reason is kept, because it was observed on a sound device.
         db::query(
-            "INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, reason, at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+            "INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, scope, reason, at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
         )
-        .bind(&entry.class.0)
-        .bind(&entry.kernel_digest.as_bytes()[..])
-        .bind(entry.candidate.id().0)
+        .bind(class)
+        .bind(kernel)
+        .bind(&candidate)
         .bind(Candidate::VERSION)
         .bind(encode(&entry.candidate)?)
+        .bind(entry.scope.name())
         .bind(&entry.reason)
         .bind(entry.at.0)
-        .execute(&self.writer)
+        .execute(&mut *tx)
         .await?;
-        self.listeners.publish([Change::Quarantined]);
-        Ok(())
+        db::query(
+            "INSERT INTO witnesses (device_class, kernel_digest, candidate_id, namespace, pattern_digest, at)
+             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+        )
+        .bind(class)
+        .bind(kernel)
+        .bind(&candidate)
+        .bind(self.namespace())
+        .bind(&pattern.as_bytes()[..])
+        .bind(entry.at.0)
+        .execute(&mut *tx)
+        .await?;
+        db::query(JUDGE).bind(class).bind(kernel).bind(&candidate).execute(&mut *tx).await?;
+        tx.commit([Change::Quarantined]).await
+    }
+
+    async fn barred(&self, class: &DeviceClass, pattern: &Digest) -> Result<Vec<Quarantined>> {
+        let rows: Vec<QuarantineRow> = db::query_as(BARRED)
+            .bind(&class.0)
+            .bind(self.namespace())
+            .bind(&pattern.as_bytes()[..])
+            .fetch_all(&self.readers)
+            .await?;
+        rows.into_iter().map(QuarantineRow::entry).collect()
     }
 
     async fn lift_quarantine(&self, id: &QuarantineId) -> Result<Option<Quarantined>> {
@@ -256,14 +304,17 @@ impl Devices for SqlStore {
         // An entry that cannot be read has no id, and must not keep the others from being lifted.
         let found = rows.into_iter().filter_map(|row| row.entry().ok()).find(|one| one.id() == *id);
         let Some(entry) = found else { return Ok(None) };
-        db::query(
+        for statement in [
+            "DELETE FROM witnesses WHERE device_class = $1 AND kernel_digest = $2 AND candidate_id = $3",
             "DELETE FROM quarantine WHERE device_class = $1 AND kernel_digest = $2 AND candidate_id = $3",
-        )
-        .bind(&entry.class.0)
-        .bind(&entry.kernel_digest.as_bytes()[..])
-        .bind(entry.candidate.id().0)
-        .execute(&mut *tx)
-        .await?;
+        ] {
+            db::query(statement)
+                .bind(&entry.class.0)
+                .bind(&entry.kernel_digest.as_bytes()[..])
+                .bind(entry.candidate.id().0)
+                .execute(&mut *tx)
+                .await?;
+        }
         // Predictions may name the candidate again.
         tx.revise();
         tx.commit(None).await?;

@@ -42,7 +42,7 @@ const TABLES: [Table; 19] = [
     table(
         "drift",
         1,
-        "plan, uses, used_at, checked_at, verdict, why, median_us, vendor_us, renewed_at, renewed_for",
+        "plan, uses, used_at, checked_at, verdict, why, median_us, vendor_us, renewed_at, renewed_for, uses_before, period",
     ),
     table(
         "jobs",
@@ -63,7 +63,12 @@ const TABLES: [Table; 19] = [
     table(
         "quarantine",
         3,
-        "device_class, kernel_digest, candidate_id, version, candidate, reason, at",
+        "device_class, kernel_digest, candidate_id, version, candidate, reason, at, scope",
+    ),
+    table(
+        "witnesses",
+        5,
+        "device_class, kernel_digest, candidate_id, namespace, pattern_digest, at",
     ),
     table("kernel_figures", 2, "device_class, kernel, registers, local_bytes, learnt_at, seen_at"),
     table("models", 1, "id, op, device_class, features_version, created_at, version, card, file"),

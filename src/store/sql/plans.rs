@@ -1,8 +1,8 @@
 //! Plans: newest by key, each with a copy of its matrix's facts.
 
-use super::codec::{self, Stored, decode};
+use super::codec::{self, Stored, decode, encode};
 use super::db::{self, Connection};
-use super::{SqlStore, matrices, quality, tallies};
+use super::{SqlStore, matrices, quality, quotas, tallies};
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     DeviceClass, Digest, JobId, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
@@ -99,12 +99,13 @@ pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
          AND problem = $3 AND device_class = $4 AND l2_policy = $5 AND predicted = 0
      ORDER BY created_at DESC, id DESC LIMIT 1";
 
-/// Whether a plan's namespace lets others have it: a job of this store measured it, so that nobody made it up, and the token that it was
+/// Whether a plan's namespace lets others have it: a job of this store measured it, so that nobody made it up, in a search that nobody
+/// narrowed to what is slow, and the token that it was
 /// made with, which no later one of that name is, consents and is in force at the time `$1`.
 macro_rules! is_shared {
     () => {
         "plans.predicted = 0 AND plans.token IS NOT NULL AND body ->> '$.provenance.job' IS NOT NULL
-         AND body ->> '$.provenance.imported' IS NULL
+         AND body ->> '$.provenance.imported' IS NULL AND body ->> '$.provenance.narrowed' IS NULL
          AND NOT EXISTS (SELECT 1 FROM bundles WHERE bundles.plan = plans.id AND bundles.imported = 1)
          AND EXISTS (
              SELECT 1 FROM tokens WHERE tokens.namespace = plans.namespace AND tokens.name = plans.token
@@ -290,7 +291,9 @@ impl Plans for SqlStore {
         if there >= i64::from(most) {
             return Ok(false);
         }
-        insert(&mut tx, plan, &Of::caller(self, 0)).await?;
+        let bytes = encode(plan)?.len() as u64;
+        quotas::may_store(&mut tx, &self.caller, bytes, 0).await?;
+        insert(&mut tx, plan, &Of::caller(self, bytes)).await?;
         tx.commit(None).await?;
         Ok(true)
     }

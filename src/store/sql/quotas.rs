@@ -7,6 +7,9 @@ use crate::store::{Result, StoreError};
 
 const DAY_MS: i64 = 86_400_000;
 
+/// Most jobs of a namespace that wait at once, whatever its tokens may: others' jobs are looked for among all.
+pub(super) const MOST_QUEUED: u64 = 10_000;
+
 /// Budgets of jobs that have not ended count in full, so that the sum cannot be exceeded later.
 pub(super) const SPENT: &str = "SELECT COALESCE(SUM(CASE WHEN finished_at IS NULL
          THEN MAX(COALESCE(CAST(request ->> '$.search.seconds' AS DOUBLE PRECISION), 0.0), search_seconds) ELSE search_seconds END), 0.0) FROM jobs
@@ -36,7 +39,17 @@ pub(super) async fn may_queue(
     work: &Work,
     now: Timestamp,
 ) -> Result<()> {
-    let (Some(token), Work::Tune(job)) = (&caller.token, work) else { return Ok(()) };
+    let Work::Tune(job) = work else { return Ok(()) };
+    let waiting: i64 = db::query_scalar(
+        "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE namespace = $1 AND state = 'queued' LIMIT $2) waiting",
+    )
+    .bind(caller.namespace.as_str())
+    .bind(MOST_QUEUED as i64)
+    .fetch_one(&mut *tx)
+    .await?;
+    let waiting = float(codec::count("queued jobs", waiting)?);
+    within("queued_jobs", Some(float(MOST_QUEUED)), waiting, 1.0, true)?;
+    let Some(token) = &caller.token else { return Ok(()) };
     let standing = tokens::standing(tx, &caller.namespace, token, now).await?;
     if standing.is_some_and(|standing| standing.ended) {
         let why = format!("the token {token} was revoked or has expired: it can queue no jobs");
@@ -67,10 +80,12 @@ pub(super) async fn may_queue(
     Ok(())
 }
 
-/// What a token has stored: matrices, and bytes of these and of what its plans name.
+/// What a token has stored: matrices, and bytes of these, of what its plans name, and of the bundles that were built of them.
 const STORED: &str = "SELECT (SELECT count(*) FROM holdings WHERE namespace = $1 AND token = $2),
          (SELECT CAST(COALESCE(SUM(charged), 0) AS BIGINT) FROM holdings WHERE namespace = $1 AND token = $2)
-         + (SELECT CAST(COALESCE(SUM(charged), 0) AS BIGINT) FROM plans WHERE namespace = $1 AND token = $2)";
+         + (SELECT CAST(COALESCE(SUM(charged), 0) AS BIGINT) FROM plans WHERE namespace = $1 AND token = $2)
+         + (SELECT CAST(COALESCE(SUM(bundles.bytes), 0) AS BIGINT) FROM plans JOIN bundles ON bundles.plan = plans.id AND bundles.imported = 0
+            WHERE plans.namespace = $1 AND plans.token = $2)";
 
 /// Whether the caller may store so many bytes more, of so many matrices.
 pub(super) async fn may_store(

@@ -3,7 +3,7 @@
 use super::db::{self, Connection};
 use super::{SqlStore, codec};
 use crate::domain::{Digest, Namespace, Timestamp, Token, TokenLimits, TokenName};
-use crate::store::{Result, StoreError, StoredToken, Tokens};
+use crate::store::{MOST_REVOKED, Result, StoreError, StoredToken, Tokens};
 use async_trait::async_trait;
 
 #[derive(sqlx::FromRow)]
@@ -37,6 +37,11 @@ impl TokenRow {
         Ok(StoredToken { token, hash })
     }
 }
+
+/// Whose jobs have not ended is kept: what it may queue is told by its row.
+const FORGET_REVOKED: &str = "DELETE FROM tokens WHERE namespace = $1 AND revoked_at <= (
+         SELECT revoked_at FROM tokens WHERE namespace = $1 AND revoked_at IS NOT NULL ORDER BY revoked_at DESC LIMIT 1 OFFSET $2)
+     AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.turn = tokens.namespace || '/' || tokens.name AND jobs.finished_at IS NULL)";
 
 #[async_trait]
 impl Tokens for SqlStore {
@@ -80,23 +85,26 @@ impl Tokens for SqlStore {
         Ok(true)
     }
 
-    async fn tokens(&self) -> Result<Vec<StoredToken>> {
+    async fn tokens(&self, of: Option<&Namespace>) -> Result<Vec<StoredToken>> {
         let rows: Vec<TokenRow> = db::query_as(
             "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits, share_plans = 1 AS share_plans, last_used_at
-             FROM tokens
+             FROM tokens WHERE namespace = coalesce($1, namespace)
              ORDER BY created_at DESC, hash DESC",
+        )
+        .bind(of.map(Namespace::as_str))
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(read(rows))
+    }
+
+    async fn live_tokens(&self) -> Result<Vec<StoredToken>> {
+        let rows: Vec<TokenRow> = db::query_as(
+            "SELECT hash, name, scopes, namespace, created_at, expires_at, revoked_at, limits, share_plans = 1 AS share_plans, last_used_at
+             FROM tokens WHERE revoked_at IS NULL",
         )
         .fetch_all(&self.readers)
         .await?;
-        // One that cannot be read admits nobody, and must not shut the others out.
-        let read = |row: TokenRow| match row.token() {
-            Ok(token) => Some(token),
-            Err(error) => {
-                tracing::error!(%error, "a token is left out");
-                None
-            }
-        };
-        Ok(rows.into_iter().filter_map(read).collect())
+        Ok(read(rows))
     }
 
     async fn revoke_token(
@@ -117,6 +125,11 @@ impl Tokens for SqlStore {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(None) };
+        db::query(FORGET_REVOKED)
+            .bind(of.as_str())
+            .bind(i64::from(MOST_REVOKED))
+            .execute(&mut *tx)
+            .await?;
         raise(&mut tx).await?;
         let token = row.token()?.token;
         if token.share_plans {
@@ -159,6 +172,18 @@ impl Tokens for SqlStore {
             db::query_scalar("SELECT value FROM tokens_revision").fetch_one(&self.readers).await?;
         codec::count("tokens revision", value)
     }
+}
+
+/// One that cannot be read admits nobody, and must not shut the others out.
+fn read(rows: Vec<TokenRow>) -> Vec<StoredToken> {
+    let read = |row: TokenRow| match row.token() {
+        Ok(token) => Some(token),
+        Err(error) => {
+            tracing::error!(%error, "a token is left out");
+            None
+        }
+    };
+    rows.into_iter().filter_map(read).collect()
 }
 
 /// What a token may use, and whether it was revoked or has expired.

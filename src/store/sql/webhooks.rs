@@ -12,14 +12,20 @@ use async_trait::async_trait;
 
 const LIST: &str = "deliveries";
 
-/// The next delivery of each webhook that is neither paused nor in a list.
-pub(super) const DUE: &str = "SELECT due FROM (
+/// The next delivery of each webhook that is neither paused nor in a list: as many of each namespace, with those in the list, as the last
+/// parameter says, first those of namespaces that have the fewest.
+pub(super) const DUE: &str = "SELECT due FROM (SELECT due, next_at,
+         row_number() OVER (PARTITION BY namespace ORDER BY next_at, due)
+             + (SELECT count(*) FROM webhooks AS busy WHERE busy.namespace = next.namespace AND busy.id IN (SELECT value FROM json_each($2)))
+             AS place
+     FROM (
          SELECT (SELECT id FROM deliveries
                  WHERE hook = webhooks.id AND state = 'pending' AND next_at <= /*[*/$1/*|statement_ms() + 0 * $1]*/
-                 ORDER BY next_at, id LIMIT 1) AS due
+                 ORDER BY next_at, id LIMIT 1) AS due, namespace
          FROM webhooks
          WHERE paused_until <= /*[*/$1/*|statement_ms()]*/ AND id NOT IN (SELECT value FROM json_each($2))) next
-     WHERE due IS NOT NULL";
+     JOIN deliveries ON deliveries.id = due) turns
+     WHERE place <= $4 ORDER BY place, next_at, due LIMIT $3";
 
 #[derive(sqlx::FromRow)]
 struct WebhookRow {
@@ -213,7 +219,7 @@ impl Webhooks for SqlStore {
         &self,
         busy: &[WebhookId],
         until: Timestamp,
-        limit: u32,
+        (limit, of_one): (u32, u32),
     ) -> Result<Vec<DueDelivery>> {
         let now = Timestamp::now().0;
         let busy: Vec<&str> = busy.iter().map(|hook| hook.0.as_str()).collect();
@@ -221,6 +227,8 @@ impl Webhooks for SqlStore {
         let due: Vec<String> = db::query_scalar(DUE)
             .bind(now)
             .bind(codec::encode_part("webhooks", &busy)?)
+            .bind(i64::from(limit))
+            .bind(i64::from(of_one))
             .fetch_all(&self.readers)
             .await?;
         if due.is_empty() {
@@ -265,7 +273,7 @@ impl Webhooks for SqlStore {
         end: &Attempted,
     ) -> Result<()> {
         let (state, next_at, error) = match &end.end {
-            AttemptEnd::Delivered => ("delivered", None, None),
+            AttemptEnd::Delivered | AttemptEnd::DeliveredLate => ("delivered", None, None),
             AttemptEnd::Again(at, why) => ("pending", Some(at.0), Some(why)),
             AttemptEnd::GivenUp(why) => ("failed", None, Some(why)),
         };
@@ -281,7 +289,7 @@ impl Webhooks for SqlStore {
                 .execute(&mut *tx)
                 .await?;
             }
-            AttemptEnd::Again(..) | AttemptEnd::GivenUp(_) => {
+            AttemptEnd::DeliveredLate | AttemptEnd::Again(..) | AttemptEnd::GivenUp(_) => {
                 db::query(
                     "UPDATE webhooks SET failures = failures + 1,
                          paused_until = /*[*/$2/*|clock_ms() + 0 * $2]*/ + $3 * min(max(failures + 1 - $4, 0), $5)

@@ -1,6 +1,6 @@
 //! What goes wrong with a store: told apart by what helps, in words without the store's own documents.
 
-use super::trust::Distrust;
+use crate::store::tls::Distrust;
 use crate::store::{BlobError, Cause};
 use object_store::client::HttpError;
 use std::error::Error;

@@ -5,13 +5,12 @@
 //! ends like an answer that does not come.
 
 use super::Secret;
-use super::trust::{Distrust, trusting, without_roots};
+use crate::store::tls::{Called, Trust};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Uri;
-use hyper_rustls::builderstates::WantsSchemes;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::rt::TokioExecutor;
@@ -38,6 +37,8 @@ const ROLES: [&str; 5] =
     ["169.254.169.254", "169.254.170.2", "169.254.170.23", "[fd00:ec2::254]", "[fd00:ec2::23]"];
 /// The options that name another such place.
 const NAMES_ROLES: [&str; 2] = ["aws_metadata_endpoint", "aws_container_credentials_full_uri"];
+
+const STORE: Called = Called { name: "store", setting: "s3.ca_file" };
 
 /// How long a connection may take.
 const CONNECTING: Duration = Duration::from_secs(5);
@@ -100,19 +101,11 @@ pub(super) struct Transport {
 
 impl Transport {
     /// TLS by the authorities that are trusted.
-    fn tls(&self) -> Result<HttpsConnectorBuilder<WantsSchemes>, String> {
-        if let Some(file) = &self.ca_file {
-            return Ok(HttpsConnectorBuilder::new().with_tls_config(trusting(file)?));
-        }
-        let provider = rustls::crypto::ring::default_provider();
-        match HttpsConnectorBuilder::new().with_provider_and_native_roots(provider) {
-            Ok(tls) => Ok(tls),
+    fn trust(&self) -> Result<Trust, String> {
+        match Trust::of(STORE, self.ca_file.as_deref()) {
             // There is nothing to trust where nothing is encrypted.
-            Err(_) if self.plain => {
-                let config = without_roots().map_err(|error| error.to_string())?;
-                Ok(HttpsConnectorBuilder::new().with_tls_config(config))
-            }
-            Err(error) => Err(format!("the system's certificates cannot be read: {error}")),
+            Err(_) if self.plain && self.ca_file.is_none() => Trust::nobody(STORE),
+            trust => trust,
         }
     }
 }
@@ -123,19 +116,18 @@ impl HttpConnector for Transport {
         tcp.set_connect_timeout(Some(CONNECTING));
         tcp.set_nodelay(true);
         tcp.enforce_http(false);
-        let tls = self
-            .tls()
+        let trust = self
+            .trust()
             .map_err(|why| object_store::Error::Generic { store: "S3", source: why.into() })?;
         // Which requests go without TLS is judged for each.
-        let tls = tls.https_or_http();
+        let tls = trust.builder().https_or_http();
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(hyper_util::rt::TokioTimer::new())
             .build(tls.enable_http1().wrap_connector(tcp));
-        let Self { limit, plain, ref roles, ref clock, ref ca_file } = *self;
+        let Self { limit, plain, ref roles, ref clock, .. } = *self;
         let (roles, clock) = (roles.clone(), Arc::clone(clock));
-        let own_authority = ca_file.is_some();
-        Ok(HttpClient::new(Connected { client, limit, plain, own_authority, roles, clock }))
+        Ok(HttpClient::new(Connected { client, limit, plain, trust, roles, clock }))
     }
 }
 
@@ -144,8 +136,7 @@ struct Connected {
     client: Client<HttpsConnector<Tcp>, HttpRequestBody>,
     limit: Duration,
     plain: bool,
-    /// Whether the authorities that are trusted are those of a file.
-    own_authority: bool,
+    trust: Trust,
     roles: Vec<String>,
     clock: Arc<StoreClock>,
 }
@@ -175,7 +166,7 @@ impl HttpService for Connected {
         let limit = LIMIT.try_with(|limit| *limit).unwrap_or(self.limit);
         let exchange = async {
             let answer = self.client.request(request).await;
-            let answer = answer.map_err(|error| of_client(error, self.own_authority))?;
+            let answer = answer.map_err(|error| of_client(error, &self.trust))?;
             let (head, body) = answer.into_parts();
             let body: Bytes = body.collect().await.map_err(of_body)?.to_bytes();
             Ok::<_, HttpError>(HttpResponse::from_parts(head, body.into()))
@@ -193,8 +184,8 @@ impl HttpService for Connected {
     }
 }
 
-fn of_client(error: hyper_util::client::legacy::Error, own_authority: bool) -> HttpError {
-    if let Some(distrust) = Distrust::of(&error, own_authority) {
+fn of_client(error: hyper_util::client::legacy::Error, trust: &Trust) -> HttpError {
+    if let Some(distrust) = trust.distrust(&error) {
         // Of this kind it is not repeated: the same certificate would be shown each time.
         return HttpError::new(HttpErrorKind::Unknown, distrust);
     }

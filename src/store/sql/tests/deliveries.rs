@@ -42,7 +42,7 @@ async fn end_trainings(store: &SqlStore, count: u32, at: Timestamp) {
 
 async fn claim(store: &SqlStore) -> Option<DueDelivery> {
     let until = Timestamp::now().plus_millis(60_000);
-    let mut claimed = store.claim_deliveries(&[], until, 8).await.unwrap();
+    let mut claimed = store.claim_deliveries(&[], until, (8, 8)).await.unwrap();
     assert!(claimed.len() <= 1, "one for each webhook");
     claimed.pop()
 }
@@ -86,6 +86,60 @@ async fn failures_in_a_row_pause_a_webhook_until_one_is_heard() {
     attempted(&store, &last, AttemptEnd::Delivered, 0).await;
     assert_eq!(paused_until(&store).await, None);
     assert!(claim(&store).await.is_some());
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_slow_is_paused_as_one_that_fails() {
+    let (_folder, store, _) = store().await;
+    end_trainings(&store, 9, Timestamp::now()).await;
+    for nth in 1..=3 {
+        let one = claim(&store).await.unwrap();
+        attempted(&store, &one, AttemptEnd::DeliveredLate, 3_600_000).await;
+        assert_eq!(paused_until(&store).await.is_some(), nth == 3, "{nth}");
+    }
+    assert!(claim(&store).await.is_none());
+    let sql = "SELECT count(*) FROM deliveries WHERE state = 'delivered' AND ended_at IS NOT NULL";
+    assert_eq!(sqlx::query_scalar::<_, i64>(sql).fetch_one(raw(&store)).await.unwrap(), 3);
+}
+
+/// Webhooks of one namespace do not take all places, and another's turn comes with the first.
+#[tokio::test]
+async fn namespaces_take_turns() {
+    let (_folder, store, _) = store().await;
+    let of = |name: &str| store.within(&name.parse().unwrap());
+    let hook = |at: i64| Webhook {
+        id: WebhookId::fresh(),
+        url: "http://example.com/".to_owned(),
+        states: vec![JobState::Failed],
+        created_at: Timestamp(at),
+        paused_until: None,
+    };
+    for nth in 0..6 {
+        of("many").insert_webhook(&hook(nth), "whsec_", 32).await.unwrap();
+    }
+    let few = hook(9);
+    of("few").insert_webhook(&few, "whsec_", 32).await.unwrap();
+    // What is told to the many has waited longer.
+    for (namespace, at) in [("many", 1), ("few", 2)] {
+        sqlx::query(
+            "INSERT INTO jobs (id, kind, version, request, dedup_key, state, stage, created_at, namespace)
+             VALUES (?1, 'train', 1, '{}', ?1, 'queued', 'waiting', ?2, ?1)",
+        )
+        .bind(namespace)
+        .bind(at)
+        .execute(raw(&store))
+        .await
+        .unwrap();
+        let sql = "UPDATE jobs SET state = 'failed', finished_at = created_at WHERE id = ?1";
+        sqlx::query(sql).bind(namespace).execute(raw(&store)).await.unwrap();
+    }
+    let until = Timestamp::now().plus_millis(60_000);
+    let first = store.claim_deliveries(&[], until, (2, 3)).await.unwrap();
+    assert_eq!(first.len(), 2);
+    assert!(first.iter().any(|one| one.hook == few.id), "the second place is another's");
+    let busy: Vec<WebhookId> = first.into_iter().map(|one| one.hook).collect();
+    let more = store.claim_deliveries(&busy, until, (9, 3)).await.unwrap();
+    assert_eq!(more.len(), 2, "three of one namespace at a time, with the one that is busy");
 }
 
 #[tokio::test]

@@ -266,6 +266,6 @@ async fn what_was_there_is_of_the_default_namespace() {
     }
     assert_eq!(store.webhooks().await.unwrap().len(), 1);
     assert!(elsewhere.webhooks().await.unwrap().is_empty());
-    let token = store.tokens().await.unwrap().remove(0).token;
+    let token = store.tokens(None).await.unwrap().remove(0).token;
     assert_eq!((token.namespace, token.name.as_str()), (Namespace::default(), "ci"));
 }
