@@ -4,7 +4,7 @@
     scripts/screenshots.py --documents                those of docs/screenshots, made anew: on a server of its own, which searches on this
                                                       machine's processor, beside MKL where it is installed
 
-Needs Chromium, a build (target/debug/sparsetune, or $SPARSETUNE) and the environment of scripts/test: target/venv/bin/python scripts/screenshots.py ...
+Needs Chromium, a release build (target/release/sparsetune, or $SPARSETUNE) and the environment of scripts/test: target/venv/bin/python scripts/screenshots.py ...
 """
 
 import argparse
@@ -76,7 +76,7 @@ class Server:
     """A server in a folder of its own, on this machine's processor."""
 
     def __init__(self, folder):
-        program = os.environ.get("SPARSETUNE", str(ROOT / "target/debug/sparsetune"))
+        program = os.environ.get("SPARSETUNE", str(ROOT / "target/release/sparsetune"))
         environment = {**os.environ, "SPARSETUNE_DEVICES__USE": '["cpu"]'}
         with open(folder / "log", "wb") as log:
             command = [program, "serve", "--listen", "127.0.0.1:0", "--data", str(folder / "data")]
@@ -109,22 +109,26 @@ def beside(browser, pictures):
     return page.locator("body").screenshot()
 
 
+def draw(browser, server, job):
+    """The pictures of docs/screenshots, of this job."""
+    paths = pages(server, job)
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for name in ("job", "plan", "search"):
+        (SHOTS / f"{name}.png").write_bytes(shoot(browser, server, paths[name], 1440, "light", name == "job"))
+    narrow = [shoot(browser, server, paths[name], 390, "dark" if name == "job" else "light", False) for name in ("jobs", "job", "matrix")]
+    (SHOTS / "narrow.png").write_bytes(beside(browser, narrow))
+
+
 def documents(browser):
-    """The pictures of docs/screenshots."""
+    """Searches, and draws: kernels of a debug build would be slow."""
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder))
         try:
             subprocess.run(server.ready, check=True)
             digest = server.uploaded((ROOT / "data/delaunay_n15.mtx.gz").read_bytes(), "delaunay_n15")
-            server.tuned(digest, {"op": "sptrsv", "dtype": "f64", "rhs": 1, "triangle": "lower", "diagonal": "unit"}, {})
-            server.tuned(digest, {"op": "spmm", "n": 128}, {})
-            job = server.tuned(digest, {"op": "spmm", "n": 32}, {"strategy": "exhaustive"})
-            paths = {name: path for name, path in pages(server.url, job["id"]).items() if name in ("jobs", "job", "matrix", "plan", "search")}
-            SHOTS.mkdir(parents=True, exist_ok=True)
-            for name in ("job", "plan", "search"):
-                (SHOTS / f"{name}.png").write_bytes(shoot(browser, server.url, paths[name], 1440, "light", name == "job"))
-            narrow = [shoot(browser, server.url, paths[name], 390, "dark" if name == "job" else "light", False) for name in ("jobs", "job", "matrix")]
-            (SHOTS / "narrow.png").write_bytes(beside(browser, narrow))
+            for n in (1, 128):
+                server.tuned(digest, {"op": "spmm", "n": n}, {})
+            draw(browser, server.url, server.tuned(digest, {"op": "spmm", "n": 32}, {"strategy": "exhaustive"})["id"])
         finally:
             server.stop()
 

@@ -25,7 +25,7 @@ const fn table(name: &'static str, keys: usize, columns: &'static str) -> Table 
 
 /// What is referred to comes first. `store_id` and the revisions go by themselves; what is `stored` is counted anew, and names of processes
 /// and rounds of upkeep are of those who are there.
-const TABLES: [Table; 19] = [
+const TABLES: [Table; 20] = [
     table("matrices", 1, "digest, pattern_digest, created_at, version, facts"),
     table(
         "holdings",
