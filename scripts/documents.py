@@ -273,13 +273,22 @@ def recorded(name):
         return list(csv.DictReader(file))
 
 
-def products():
+def products_of(file):
+    """A row for each problem: all matrices, the worst, and each class."""
     classes = ["stencil", "power-law", "road-mesh", "circuit", "pruned", "rectangular"]
     out = []
-    for problem, rows in grouped(recorded("h100-cusparse-12.9.4-turned.csv"), "problem").items():
+    for problem, rows in grouped(recorded(file), "problem").items():
         of = grouped(rows, "class")
         out.append([problem, str(len(rows)), both(rows), worst(rows), *(both(of[name]) for name in classes)])
     return table(["problem", "matrices", "all", "worst", *classes], out)
+
+
+def products():
+    return products_of("h100-cusparse-12.9.4-turned.csv")
+
+
+def products_on_cpu():
+    return products_of("epyc-2t-mkl-2026.2.csv")
 
 
 def every_product():
@@ -335,7 +344,8 @@ def h200():
 
 
 TABLES = {
-    "products": products, "every product": every_product, "solves": solves, "row by row": row_by_row, "searches": searches, "an H200": h200,
+    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "solves": solves, "row by row": row_by_row,
+    "searches": searches, "an H200": h200,
 }
 
 
