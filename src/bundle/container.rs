@@ -70,8 +70,12 @@ pub fn write(out: impl Write + Seek, members: &Members<'_>) -> Result<(), Contai
 /// # Errors
 /// The file is not an archive as [`write`] makes it.
 pub fn read(file: &[u8]) -> Result<BTreeMap<String, Range<usize>>, ContainerError> {
-    directory::check(file)?;
+    let listed = directory::check(file)?;
     let mut archive = ZipArchive::new(Cursor::new(file))?;
+    // What is read is the list that was looked at.
+    if archive.len() != listed {
+        return Err(ContainerError::List);
+    }
     let mut members = BTreeMap::new();
     for index in 0..archive.len() {
         let member = archive.by_index_raw(index)?;

@@ -37,17 +37,23 @@ fn list(file: &[u8]) -> Option<(Range<u64>, u64)> {
     }
     let end = end.checked_sub(END64 + LOCATOR)?;
     let field = |from: usize, bytes: usize| number(file, end + from..end + from + bytes);
-    let record = file[end..].starts_with(b"PK\x06\x06") && field(4, 8)? == END64 as u64 - 12;
+    // All in one part: of an archive in several the library would look for another list further up.
+    let record = file[end..].starts_with(b"PK\x06\x06")
+        && field(4, 8)? == END64 as u64 - 12
+        && field(16, 8)? == 0;
     let locator = &file[end + END64..];
-    let located = locator.starts_with(b"PK\x06\x07") && number(locator, 8..16)? == end as u64;
+    let located = locator.starts_with(b"PK\x06\x07")
+        && number(locator, 4..8)? == 0
+        && number(locator, 8..16)? == end as u64
+        && number(locator, 16..20)? == 1;
     let (here, count, bytes, start) = (field(24, 8)?, field(32, 8)?, field(40, 8)?, field(48, 8)?);
     let whole = here == count && start.checked_add(bytes)? == end as u64;
     (record && located && whole).then_some((start..end as u64, count))
 }
 
 /// Refuses an archive whose list is not as our own is: right before the end of the file, of few members with short names that
-/// differ, and of nothing else.
-pub(super) fn check(file: &[u8]) -> Result<(), ContainerError> {
+/// differ, and of nothing else. Returns how many there are.
+pub(super) fn check(file: &[u8]) -> Result<usize, ContainerError> {
     let (place, count) = list(file).ok_or(ContainerError::List)?;
     if count > MOST_MEMBERS as u64 {
         return Err(ContainerError::TooMany(count));
@@ -71,7 +77,7 @@ pub(super) fn check(file: &[u8]) -> Result<(), ContainerError> {
         }
         at += RECORD + name.len() + extra as usize;
     }
-    if at as u64 == place.end { Ok(()) } else { Err(ContainerError::List) }
+    if at as u64 == place.end { Ok(count as usize) } else { Err(ContainerError::List) }
 }
 
 #[cfg(test)]
@@ -122,6 +128,14 @@ mod tests {
         assert!(check(&listing(1, u16::MAX, Some(1))).is_ok());
         let hidden = check(&listing(2, 1, None));
         assert!(matches!(hidden, Err(ContainerError::List)), "{hidden:?}");
+        // Nor is it an archive in several parts, of which the library would not take this end for the right one.
+        let whole = listing(1, u16::MAX, Some(1));
+        let record = whole.len() - END - LOCATOR - END64;
+        for at in [record + 16, record + 20, record + END64 + 4, record + END64 + 16] {
+            let mut parted = whole.clone();
+            parted[at] ^= 2;
+            assert!(matches!(check(&parted), Err(ContainerError::List)), "{at}");
+        }
         // Behind the end there is nothing: no comment, in which another end might stand.
         let mut commented = listing(1, 1, None);
         let end = commented.len();

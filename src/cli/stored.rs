@@ -55,6 +55,14 @@ fn choose(text: &str, mut found: Vec<Matrix>, more: bool) -> Result<Matrix, Stri
             named.join("\n")
         ));
     }
+    // What only contains the text is not what was named, however few there are.
+    if let Some(other) = found.pop_if(|it| !called(it) && !it.digest.to_string().starts_with(text))
+    {
+        return Err(format!(
+            "the server has no matrix `{text}`; one is called similarly:\n{}",
+            line(&other)
+        ));
+    }
     found.pop().ok_or_else(|| {
         format!(
             "`{text}` is no file here, and the server has no matrix of that name or with a digest that begins so (6 digits or more): \

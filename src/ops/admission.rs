@@ -90,10 +90,12 @@ impl Sizes {
     /// Peak memory of the evaluator's process. Per element of C: the reference's value (8) and scale (4), and the result
     /// itself. Per element of B, and of the C that is added to, two elements of its type: as generated, and as shared (or the
     /// engine's aligned or packed copy). Per entry of A 20 bytes: its column (4), its value in f64 (8), and its value in the
-    /// problem's type, which the oracle widens to f64 again (8).
+    /// problem's type, which the oracle widens to f64 again (8); and for kernels of a CPU that take the rows in another order
+    /// a copy of it, its order and its pointers (12 per row).
     fn product_on_host(&self) -> u128 {
         let made = 2 * (self.element * self.b + self.result * self.c0);
-        let multiplying = (8 + 4 + self.result) * self.c + made + 20 * self.nnz;
+        let ordered = (4 + self.element) * self.nnz + 12 * (self.rows + 1);
+        let multiplying = (8 + 4 + self.result) * self.c + made + 20 * self.nnz + ordered;
         multiplying.max(self.transposing())
     }
 
@@ -161,6 +163,6 @@ mod tests {
         assert_eq!(turned.gpu - given.gpu, 4 * 2999);
         assert!(turned.host > given.host);
         let thin = of(Spmm { transpose: true, ..Spmm::new(1, Dtype::F32, Layout::Row) });
-        assert_eq!(thin.host, 28 * 2 + 8 * 2 + 16 * 3001);
+        assert_eq!(thin.host, 16 * 3000 + 8 + 28 * 2 + 12 * 3001);
     }
 }

@@ -109,7 +109,7 @@ async fn keep(service: Service, fence: Fence, signals: LeaseSignals) {
         let answer = match due {
             true => {
                 let left = lease.saturating_sub(renewed.elapsed());
-                let most = (left / 2).max(lease / 10);
+                let most = (left / 2).max(lease / 10).min(left);
                 timeout(most, service.store().renew(&fence, lease_ms)).await
             }
             false => timeout(lease / RENEWALS, service.store().held(&fence)).await,

@@ -67,13 +67,16 @@ impl Service {
             let within = settings.upkeep * 3 / 4;
             while stop.run_until_cancelled(prune.tick()).await.is_some() {
                 match self.store.take_round(&rules, within).await {
-                    Ok(true) => {
-                        told("pruning", self.remove_old().await.map(drop));
-                        told("renewal of plans", self.renew_outdated().await.map(drop));
-                    }
+                    Ok(true) => told("pruning", self.remove_old().await.map(drop)),
                     Ok(false) => told("temporary files", self.remove_own().await.map(drop)),
-                    Err(error) => told("a round of upkeep", Err(error.into())),
+                    // Where the disk is full, temporary files may be what fills it.
+                    Err(error) => {
+                        told("a round of upkeep", Err(error.into()));
+                        told("temporary files", self.remove_own().await.map(drop));
+                    }
                 }
+                // Each process renews for its own devices, within the budget of all.
+                told("renewal of plans", self.renew_outdated().await.map(drop));
             }
         };
         tokio::join!(looking, removing);
@@ -148,6 +151,8 @@ impl Service {
     /// might delete from it while its row is just written.
     async fn sweep_blobs(&self, age: Duration) -> Result<(u64, u64)> {
         let Some(alone) = self.store.sweeping().await? else { return Ok((0, 0)) };
+        // A store that was moved names nothing that came after, and its blobs are those of the one that it was moved to.
+        self.store.check_writable().await?;
         // They may have been given to another database since they were opened.
         let (owner, own) = (self.inner.blobs.owner().await?, self.store.id().await?);
         if owner.is_some_and(|owner| owner != own) {
@@ -157,6 +162,7 @@ impl Service {
         }
         let moved = self.remove_unnamed_blobs(age).await?;
         alone.is_still_held().await?;
+        self.store.check_writable().await?;
         Ok((moved, self.empty_trash(age).await?))
     }
 

@@ -7,7 +7,7 @@ use crate::engine::EngineError;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows of B per packing job, so that its part of a column is one page.
 const PACK_ROWS: usize = 1024;
@@ -26,6 +26,18 @@ pub struct SparseOperand<T> {
     pub layout: Layout,
     /// Whether calls have factors alpha and beta.
     pub accumulate: bool,
+    /// The copy that was made last, for the next program with the same order.
+    ordered: Mutex<Option<Arc<Ordered<T>>>>,
+}
+
+/// A copy of A whose rows are in another order: rows that follow each other are next to each other in memory, so that they
+/// are read as one run, and what is asked for ahead is that of the next rows.
+pub struct Ordered<T> {
+    /// The row of the matrix at each place.
+    pub order: Arc<[u32]>,
+    pub indptr: Vec<usize>,
+    pub indices: Vec<u32>,
+    pub values: Vec<T>,
 }
 
 impl<T: Element> SparseOperand<T> {
@@ -45,7 +57,8 @@ impl<T: Element> SparseOperand<T> {
         }
         let values = threads.install(|| converted(matrix.values()))?;
         let layout = if n == 1 { Layout::Row } else { problem.layout };
-        Ok(Self { matrix, values, n, layout, accumulate: problem.accumulate })
+        let ordered = Mutex::default();
+        Ok(Self { matrix, values, n, layout, accumulate: problem.accumulate, ordered })
     }
 
     /// Replaces the values, and returns the old; they are those of the same entries in the same order.
@@ -58,7 +71,48 @@ impl<T: Element> SparseOperand<T> {
             )));
         }
         let new = threads.install(|| converted(values))?;
+        self.forget_ordered();
         Ok(std::mem::replace(&mut self.values, new))
+    }
+
+    /// Puts values back that `set_values` returned.
+    pub fn restore_values(&mut self, values: Vec<T>) {
+        self.forget_ordered();
+        self.values = values;
+    }
+
+    fn forget_ordered(&mut self) {
+        *self.ordered.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The matrix with its rows in this order, a permutation of them. All programs of an order share one copy.
+    pub fn ordered(&self, order: &Arc<[u32]>) -> Result<Arc<Ordered<T>>, EngineError> {
+        let mut kept = self.ordered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.order == *order) {
+            return Ok(kept.clone());
+        }
+        // Before there are two.
+        *kept = None;
+        let (nnz, no_memory) = (self.matrix.nnz(), |_| {
+            EngineError::OutOfMemory(
+                "there is no memory for the matrix in another order".to_owned(),
+            )
+        });
+        let (mut indptr, mut indices, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        indptr.try_reserve_exact(order.len() + 1).map_err(no_memory)?;
+        indices.try_reserve_exact(nnz).map_err(no_memory)?;
+        values.try_reserve_exact(nnz).map_err(no_memory)?;
+        indptr.push(0);
+        let starts = self.matrix.indptr();
+        for &row in &**order {
+            let entries = starts[row as usize]..starts[row as usize + 1];
+            indices.extend_from_slice(&self.matrix.indices()[entries.clone()]);
+            values.extend_from_slice(&self.values[entries]);
+            indptr.push(indices.len());
+        }
+        let made = Arc::new(Ordered { order: order.clone(), indptr, indices, values });
+        *kept = Some(made.clone());
+        Ok(made)
     }
 
     /// Elements of B: cols x n.

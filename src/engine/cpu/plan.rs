@@ -219,7 +219,7 @@ impl<T: Multiplied + Mkled> Product<T> {
         let before = self.operand.set_values(values, threads)?;
         let renewed = self.prepared.renew(&self.operand, threads.count());
         if renewed.is_err() {
-            self.operand.values = before;
+            self.operand.restore_values(before);
         }
         renewed
     }

@@ -6,7 +6,7 @@ use super::dispatch::{
 use super::element::Element;
 use super::kernel::{Factors, LINE_BYTES, Panel};
 use super::mkl::{MklProduct, Mkled};
-use super::operand::{SparseOperand, Target, columns};
+use super::operand::{Ordered, SparseOperand, Target, columns};
 use super::plain;
 use super::schedule::{self, Threads};
 use super::simd::Isa;
@@ -29,43 +29,11 @@ pub enum Prepared<T: 'static> {
     RowSplit {
         tasks: Vec<Range<usize>>,
         panels: Panels<RowSplit<T>>,
-        ordered: Option<Ordered<T>>,
+        ordered: Option<Arc<Ordered<T>>>,
     },
     /// The plain product, for these instructions.
     Plain(Isa),
     Mkl(Arc<MklProduct<T>>),
-}
-
-/// A copy of A whose rows are in another order: rows that follow each other are next to each other in memory, so that they
-/// are read as one run, and what is asked for ahead is that of the next rows.
-pub struct Ordered<T> {
-    /// The row of the matrix at each place.
-    order: Arc<[u32]>,
-    indptr: Vec<usize>,
-    indices: Vec<u32>,
-    values: Vec<T>,
-}
-
-impl<T: Element> Ordered<T> {
-    fn of(order: Arc<[u32]>, operand: &SparseOperand<T>) -> Self {
-        let matrix = &operand.matrix;
-        let mut indptr = Vec::with_capacity(order.len() + 1);
-        indptr.push(0);
-        let mut indices = Vec::with_capacity(matrix.nnz());
-        for &row in &*order {
-            indices.extend_from_slice(matrix.row(row as usize).0);
-            indptr.push(indices.len());
-        }
-        let values = Self::values(&order, operand);
-        Self { order, indptr, indices, values }
-    }
-
-    /// The operand's values in this order.
-    fn values(order: &[u32], operand: &SparseOperand<T>) -> Vec<T> {
-        let indptr = operand.matrix.indptr();
-        let entries = |&row: &u32| &operand.values[indptr[row as usize]..indptr[row as usize + 1]];
-        order.iter().flat_map(entries).copied().collect()
-    }
 }
 
 /// The dense operands of one call, in the problem's layout, aligned as their elements.
@@ -117,7 +85,7 @@ impl<T: Multiplied + Mkled> Prepared<T> {
                 let count = matrix.rows().div_ceil(*rows_per_task as usize);
                 let ordered = match arrays {
                     [] => None,
-                    _ => Some(Ordered::of(permutation(arrays, matrix.rows())?, operand)),
+                    _ => Some(operand.ordered(&permutation(arrays, matrix.rows())?)?),
                 };
                 let indptr = ordered.as_ref().map_or(matrix.indptr(), |ordered| &ordered.indptr);
                 let tasks = schedule::by_nonzeros(indptr, count);
@@ -169,7 +137,7 @@ impl<T: Multiplied + Mkled> Prepared<T> {
                 *product = Arc::new(MklProduct::of(operand, product.routine(), threads)?);
             }
             Self::RowSplit { ordered: Some(ordered), .. } => {
-                ordered.values = Ordered::values(&ordered.order, operand);
+                *ordered = operand.ordered(&ordered.order.clone())?;
             }
             Self::RowSplit { ordered: None, .. } | Self::RowPanel { .. } | Self::Plain(_) => {}
         }
@@ -213,7 +181,7 @@ impl<T: Multiplied + Mkled> Prepared<T> {
                 let dense = panels.dense(operand, call, threads);
                 threads.run(tasks.len(), |task| {
                     for (at, kernel) in panels.kernels.iter().enumerate() {
-                        let view = panels.view(at, operand, ordered.as_ref(), &dense, factors);
+                        let view = panels.view(at, operand, ordered.as_deref(), &dense, factors);
                         // SAFETY: as above; tasks are runs of rows that do not overlap, nor do the rows of C that
                         // belong to them.
                         unsafe { kernel(&view, tasks[task].clone()) }

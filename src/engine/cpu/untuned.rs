@@ -2,6 +2,7 @@
 
 use super::dispatch::SUPPORTED_ROW_N1;
 use super::host;
+use super::simd::Isa;
 use crate::domain::recipe::{HostProgram, Stores};
 use crate::domain::{Spmm, Sptrsv};
 use crate::sparse::{Csr, Triangular};
@@ -24,8 +25,12 @@ const NARROW: u32 = 64;
 
 /// A program for `C = A B` on `threads` threads: rows one by one, in panels as wide as B, up to the widest.
 pub fn default_product(problem: &Spmm, matrix: &Csr, threads: usize) -> HostProgram {
-    let widest = SUPPORTED_ROW_N1[SUPPORTED_ROW_N1.len() - 1];
-    let n1 = SUPPORTED_ROW_N1.into_iter().find(|&n1| n1 >= problem.n).unwrap_or(widest);
+    // The sums of a row stay in registers.
+    let isa = Isa::best();
+    let held = u64::from(isa.lanes() * isa.registers()) * 4 / problem.dtype.bytes();
+    let fitting = SUPPORTED_ROW_N1.into_iter().filter(|&n1| u64::from(n1) * 2 <= held);
+    let widest = fitting.clone().last().unwrap_or(SUPPORTED_ROW_N1[0]);
+    let n1 = fitting.find(|&n1| n1 >= problem.n).unwrap_or(widest);
     // A row costs something of its own, as an entry does.
     let work = (matrix.nnz() + matrix.rows()) as u64 * u64::from(problem.n.max(1));
     let tasks = (work / TASK_WORK).clamp(1, threads.max(1) as u64 * TASKS_PER_THREAD);

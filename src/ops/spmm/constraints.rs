@@ -336,7 +336,8 @@ fn applicability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     if applies { Verdict::Keep } else { Verdict::refused(1.0) }
 }
 
-/// Rows of C that are no whole cache lines are written through the caches, whatever the candidate says.
+/// Rows of C that are no whole cache lines are written through the caches, whatever the candidate says, and so are panels that
+/// do not fill a tile of columns.
 fn host_duplicates(facts: &Facts, candidate: &Candidate) -> Verdict {
     if host::stores(candidate) != Some(Stores::Streamed) {
         return Verdict::Keep;
@@ -345,7 +346,7 @@ fn host_duplicates(facts: &Facts, candidate: &Candidate) -> Verdict {
     let n1 = candidate.int("n1").and_then(|n1| u64::try_from(n1).ok()).unwrap_or(1);
     let whole = |columns: u64| (columns * facts.problem.dtype.bytes()).is_multiple_of(LINE_BYTES);
     let writes_lines =
-        effective_layout(&facts.problem) == Layout::Row && whole(n) && whole(n1.min(n));
+        n1 <= n && effective_layout(&facts.problem) == Layout::Row && whole(n) && whole(n1);
     if writes_lines { Verdict::Keep } else { Verdict::refused(1.0) }
 }
 

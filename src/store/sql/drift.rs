@@ -40,9 +40,10 @@ const UNCHECKED: &str = "SELECT namespace, version, body FROM (
              AND plans.body ->> '$.provenance.job' IS NOT NULL AND plans.body ->> '$.provenance.imported' IS NULL
              AND NOT EXISTS (SELECT 1 FROM bundles WHERE bundles.plan = plans.id AND bundles.imported = 1)
              AND EXISTS (SELECT 1 FROM holdings WHERE holdings.namespace = plans.namespace AND holdings.digest = plans.matrix)) due
-     ORDER BY turn, (
-         SELECT coalesce(max(done.checked_at), 0) FROM plans AS theirs JOIN drift AS done ON done.plan = theirs.id
-         WHERE theirs.namespace = due.namespace AND theirs.device_class = $1 AND theirs.pinned_at IS NOT NULL), checked, id LIMIT $3";
+     LEFT JOIN (
+         SELECT theirs.namespace AS whose, max(done.checked_at) AS latest FROM plans AS theirs JOIN drift AS done ON done.plan = theirs.id
+         WHERE theirs.device_class = $1 AND theirs.pinned_at IS NOT NULL GROUP BY theirs.namespace) earlier ON earlier.whose = due.namespace
+     ORDER BY turn, coalesce(earlier.latest, 0), checked, id LIMIT $3";
 
 type CheckRow = (String, i64, String, String, Option<f64>, Option<f64>);
 
