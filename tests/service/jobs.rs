@@ -81,8 +81,10 @@ async fn nonsense_is_refused_where_it_stands() {
 
 #[tokio::test]
 async fn operands_that_fit_nowhere_are_refused() {
-    // 20 x 20 with 58 entries. On the host: 16 bytes an element of C, 8 of B, 20 an entry of A.
-    let world = World::with(|settings| settings.max_host_bytes = 24 * 20 * 100 + 20 * 58).await;
+    // 20 x 20 with 58 entries. On the host: 16 bytes an element of C, 8 of B; of A 20 an entry, and in another order 8 more and 12
+    // a row or end of one.
+    let of_a = 28 * 58 + 12 * 21;
+    let world = World::with(|settings| settings.max_host_bytes = 24 * 20 * 100 + of_a).await;
     let matrix = world.upload(&tridiagonal(20)).await.matrix;
     let submit = async |n| world.service.submit(&request(&matrix, n), None).await;
     let refused = async |n, numbers: [u64; 2]| match submit(n).await {
@@ -96,12 +98,12 @@ async fn operands_that_fit_nowhere_are_refused() {
     assert!(matches!(submit(1).await, Err(ServiceError::Unavailable { .. })), "no device yet");
     world.service.register(device()).await.unwrap();
     submit(100).await.unwrap();
-    refused(101, [24 * 20 * 101 + 1160, 24 * 20 * 100 + 1160]).await;
+    refused(101, [24 * 20 * 101 + of_a, 24 * 20 * 100 + of_a]).await;
     // A processor's memory is the host's.
-    let small = Device { memory_bytes: 24 * 20 * 5 + 1160, ..device() };
+    let small = Device { memory_bytes: 24 * 20 * 5 + of_a, ..device() };
     world.service.register(small).await.unwrap();
     submit(5).await.unwrap();
-    refused(6, [24 * 20 * 6 + 1160, 24 * 20 * 5 + 1160]).await;
+    refused(6, [24 * 20 * 6 + of_a, 24 * 20 * 5 + of_a]).await;
     // A GPU holds A, B and C in f32, and of the reference what fits beside them.
     let a = 8 * 58 + 4 * 21;
     let small = Device { memory_bytes: a + 4 * 40 * 5, ..gpu(0, 1000.0) };
