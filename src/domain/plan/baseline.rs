@@ -69,6 +69,7 @@ mod tests {
         };
         // Of plans of earlier versions.
         assert_eq!(said("sprs", "sprs"), "sprs 1 (one thread)");
+        assert_eq!(said("sprs", "a"), "sprs 1's a (one thread)");
         assert_eq!(said("cuSPARSE", "csr_alg2"), "cuSPARSE 1's csr_alg2");
         assert_eq!(said("MKL", "mkl_mm"), "MKL 1's mkl_mm");
         assert_eq!(said("plain CSR product", "plain_csr"), "plain CSR product 1");

@@ -29,7 +29,7 @@ pub fn default_product(problem: &Spmm, matrix: &Csr, threads: usize) -> HostProg
     let isa = Isa::best();
     let held = u64::from(isa.lanes() * isa.registers()) * 4 / problem.dtype.bytes();
     let mut fitting = SUPPORTED_ROW_N1.into_iter().filter(|&n1| u64::from(n1) * 2 <= held);
-    let widest = fitting.clone().last().unwrap_or(SUPPORTED_ROW_N1[0]);
+    let widest = fitting.clone().next_back().unwrap_or(SUPPORTED_ROW_N1[0]);
     let n1 = fitting.find(|&n1| n1 >= problem.n).unwrap_or(widest);
     // A row costs something of its own, as an entry does.
     let work = (matrix.nnz() + matrix.rows()) as u64 * u64::from(problem.n.max(1));

@@ -3,7 +3,6 @@
 pub use crate::explain::numbers::{correlation, count, digits, micros, percent, seconds, times};
 
 use crate::domain::catalog::vendor::Library;
-use crate::domain::plan::Baseline;
 use crate::domain::{Candidate, Digest, JobState, Problem, Timestamp};
 
 /// A round time without trailing zeros: `50 µs`, `0.1 µs`.
@@ -16,19 +15,6 @@ pub fn round_micros(us: f64) -> String {
     // As many digits as the tick needs: a label that rounds would be at another place than it says.
     let text = format!("{value:.6}");
     format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
-/// `cuSPARSE 12.6.3's csr_alg2`; the algorithm is omitted if it is named like the library, or is all that there is. One thread is
-/// mentioned because a speed-up over it has to be judged accordingly.
-pub fn routine(vendor: &Baseline) -> String {
-    let Baseline { name, version, algorithm, .. } = vendor;
-    let which = if algorithm.is_empty() || name == algorithm || vendor.is_own() {
-        String::new()
-    } else {
-        format!("'s {algorithm}")
-    };
-    let threads = if vendor.is_single_threaded() { " (one thread)" } else { "" };
-    format!("{name} {version}{which}{threads}")
 }
 
 /// What a kernel's family is called on pages: of a library's routine the library, with the one thread that a speed-up over it has to
@@ -89,7 +75,6 @@ pub fn tone(state: JobState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Clocks;
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
@@ -104,26 +89,6 @@ mod tests {
         assert_eq!(bytes(3 << 20), "3.00 MiB");
         assert_eq!(percent(0.826), "83 %");
         assert_eq!(percent(0.0826), "8.3 %");
-    }
-
-    #[test]
-    fn a_baseline_on_one_thread_is_marked() {
-        let vendor = |name: &str, algorithm: &str| Baseline {
-            name: name.to_owned(),
-            version: "1".to_owned(),
-            algorithm: algorithm.to_owned(),
-            median_us: 1.0,
-            clocks: Clocks::default(),
-            preprocess_ms: 0.0,
-        };
-        // Of plans of earlier versions.
-        assert_eq!(routine(&vendor("sprs", "sprs")), "sprs 1 (one thread)");
-        assert_eq!(routine(&vendor("sprs", "a")), "sprs 1's a (one thread)");
-        assert_eq!(routine(&vendor("cuSPARSE", "a")), "cuSPARSE 1's a");
-        assert_eq!(routine(&vendor("MKL", "mkl_mm")), "MKL 1's mkl_mm");
-        assert_eq!(routine(&vendor("plain CSR product", "plain_csr")), "plain CSR product 1");
-        let solve = vendor("plain substitution", "plain_solve");
-        assert_eq!(routine(&solve), "plain substitution 1 (one thread)");
     }
 
     #[test]

@@ -164,7 +164,7 @@ fn marks(plan: &Plan) -> Vec<Mark> {
     marks.extend(
         plan.baseline
             .as_ref()
-            .map(|vendor| mark("baseline", format::routine(vendor), vendor.median_us, "idle")),
+            .map(|vendor| mark("baseline", vendor.to_string(), vendor.median_us, "idle")),
     );
     let bound = bound::time_name(plan.limit.bound).to_owned();
     marks.push(mark(BOUND, bound, plan.limit.us, "good"));

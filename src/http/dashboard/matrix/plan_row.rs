@@ -60,7 +60,7 @@ impl PlanRow {
             time: time.map_or_else(|| "–".to_owned(), format::micros),
             interval: plan.measured.as_ref().map_or_else(unmeasured, interval),
             speedup: plan.speedup.map(format::times),
-            vendor: vendor.map(format::routine),
+            vendor: vendor.map(ToString::to_string),
             vendor_time: vendor.map(|vendor| format::micros(vendor.median_us)),
             library: vendor.map(library),
             bound: plan.limit.bound,

@@ -1,7 +1,7 @@
 //! The figures of a plan as names and values: headline, costs, resources, launches, provenance.
 
 use super::super::bound;
-use super::super::format::{bytes, count, digits, micros, percent, routine, seconds, short, times};
+use super::super::format::{bytes, count, digits, micros, percent, seconds, short, times};
 use super::meaning;
 use crate::domain::plan::{Baseline, Bound, LaunchStep};
 use crate::domain::{DeviceKind, Plan, Resources};
@@ -40,9 +40,8 @@ const SPEEDUP: &str = "Speed-up over the baseline";
 pub fn figures(plan: &Plan) -> Vec<Fact> {
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
-            let routine = routine(vendor);
             let note = format!(
-                "{routine}, timed alternately{}",
+                "{vendor}, timed alternately{}",
                 by_other(plan, |_, speedup| speedup.map(times))
             );
             fact(SPEEDUP, times(*speedup), note)

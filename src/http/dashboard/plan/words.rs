@@ -1,6 +1,6 @@
 //! A plan in words: why it won, what limits it, what it holds for.
 
-use super::super::format::{bytes, correlation, count, digits, micros, percent, routine, times};
+use super::super::format::{bytes, correlation, count, digits, micros, percent, times};
 use crate::domain::plan::{Bound, RunnerUp};
 use crate::domain::{L2Policy, Plan, Problem};
 use crate::explain;
@@ -39,7 +39,7 @@ pub fn why(plan: &Plan) -> Why {
         .as_ref()
         .and_then(|second| Some((second.candidate.to_string(), second_place(plan, second)?)));
     let vendor = plan.baseline.as_ref().map(|vendor| {
-        let took = format!("{} took {}", routine(vendor), micros(vendor.median_us));
+        let took = format!("{} took {}", vendor, micros(vendor.median_us));
         match plan.speedup {
             _ if plan.candidate.is_baseline() => format!("{took} and is the winner."),
             Some(speedup) => {
