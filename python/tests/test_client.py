@@ -30,7 +30,9 @@ def test_lookup_upload_submit_wait(client: sparsetune.Client) -> None:
     assert stored["digest"] == sparsetune.matrix(A).digest and stored["name"] == "a random one"
     job = client.wait(client.submit(A, n=16, search=SEARCH), timeout=120)
     found = client.lookup(A.tocoo(), n=16)
-    assert (found.grade, found.plan_id, found.reasons) == ("exact", job.plan, ())
+    assert (found.grade, found.plan_id) == ("exact", job.plan)
+    # Of two candidates another may be faster, which is said.
+    assert len(found.reasons) == 1 and "narrowed (at most 2 of the candidates)" in found.reasons[0]
     assert found.median_us is not None and found.median_us > 0
     assert client.plan(found.plan_id)["id"] == job.plan
 
