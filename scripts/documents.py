@@ -291,6 +291,14 @@ def products_on_cpu():
     return products_of("epyc-2t-mkl-2026.2.csv")
 
 
+def unordered():
+    """A row for each problem: all matrices, then each."""
+    rows = recorded("h100-unordered-cusparse-12.9.4.csv")
+    names = list(grouped(rows, "matrix"))
+    out = [[problem, both(of), *(both(grouped(of, "matrix")[name]) for name in names)] for problem, of in grouped(rows, "problem").items()]
+    return table(["problem", "all", *names], out)
+
+
 def every_product():
     out = []
     for row in recorded("h100-cusparse-12.9.4-turned.csv"):
@@ -344,7 +352,7 @@ def h200():
 
 
 TABLES = {
-    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "solves": solves, "row by row": row_by_row,
+    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "unordered products": unordered, "solves": solves, "row by row": row_by_row,
     "searches": searches, "an H200": h200,
 }
 

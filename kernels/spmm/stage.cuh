@@ -9,6 +9,9 @@
 
 namespace sparsetune {
 
+// Threads of a block that stages, a constant so that its loops unroll.
+constexpr u32 kStagingThreads = 256;
+
 // Columns of a panel that one block copies: its shared memory stays far below the 48 KiB that need no opt-in.
 template <int kPanel>
 constexpr int kStagedColumns = kPanel < 32 ? kPanel : 32;
@@ -26,19 +29,30 @@ __device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ s
     if constexpr (kFromColumns) {
         // An odd number of words per column: neither reading nor writing has bank conflicts.
         __shared__ T tile[kColumns][kRows + (sizeof(T) == 2 ? 2 : 1)];
-        for (u32 i = threadIdx.x; i < kRows * kColumns; i += blockDim.x) {
-            const u32 at = i % kRows, k = i / kRows;
-            T value{};
-            if (at < here && column + k < n)
-                value = load_element(b + (column + k) * static_cast<u64>(b_rows) + first + at);
-            tile[k][at] = value;
+        constexpr u32 kAtOnce = kStagingThreads / kRows, kSteps = (kColumns + kAtOnce - 1) / kAtOnce;
+        const u32 at = threadIdx.x % kRows, k = threadIdx.x / kRows;
+        const T* from = b + (column + k) * static_cast<u64>(b_rows) + first + at;
+        // All loads of a thread are under way before the first is waited for.
+        T value[kSteps];
+#pragma unroll
+        for (u32 step = 0; step < kSteps; ++step) {
+            const u32 here_k = k + step * kAtOnce;
+            value[step] = T{};
+            if (at < here && here_k < kColumns && column + here_k < n)
+                value[step] = load_element(from + static_cast<u64>(step * kAtOnce) * b_rows);
+        }
+#pragma unroll
+        for (u32 step = 0; step < kSteps; ++step) {
+            if (k + step * kAtOnce < kColumns) tile[k + step * kAtOnce][at] = value[step];
         }
         __syncthreads();
-        for (u32 i = threadIdx.x; i < here * kColumns; i += blockDim.x) {
-            to[static_cast<u64>(i / kColumns) * kPanel + i % kColumns] = tile[i % kColumns][i / kColumns];
+#pragma unroll
+        for (u32 i = threadIdx.x; i < kRows * kColumns; i += kStagingThreads) {
+            if (i < here * kColumns)
+                to[static_cast<u64>(i / kColumns) * kPanel + i % kColumns] = tile[i % kColumns][i / kColumns];
         }
     } else {
-        for (u32 i = threadIdx.x; i < here * kColumns; i += blockDim.x) {
+        for (u32 i = threadIdx.x; i < here * kColumns; i += kStagingThreads) {
             const u32 k = column + i % kColumns;
             T value{};
             if (k < n) value = load_element(b + (first + i / kColumns) * n + k);

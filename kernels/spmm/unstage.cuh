@@ -5,7 +5,7 @@
 // needs:   rows x n elements of scratch
 // refuses: nothing
 #pragma once
-#include "spmm/element.cuh"
+#include "spmm/stage.cuh"
 
 namespace sparsetune {
 
@@ -19,19 +19,27 @@ __device__ __forceinline__ void unstage(const T* __restrict__ by_rows, T* __rest
     const u32 column = blockIdx.y * kColumns;
     const u32 here = static_cast<u32>(min(static_cast<u64>(kRows), rows - first));
     const u32 width = min(kColumns, n - column);
-    for (u32 i = threadIdx.x; i < here * kColumns; i += blockDim.x) {
-        const u32 at = i / kColumns, k = i % kColumns;
-        if (k >= width) continue;
-        // Written by the step before, so not by the read-only path.
-        Vector<T, 1> one;
-        one.load_written(by_rows + (first + at) * n + column + k);
-        tile[k][at] = one[0];
+    constexpr u32 kAtOnce = kStagingThreads / kColumns, kSteps = kRows / kAtOnce;
+    const u32 from_at = threadIdx.x / kColumns, k = threadIdx.x % kColumns;
+    const T* from = by_rows + (first + from_at) * n + column + k;
+    // All loads of a thread are under way before the first is waited for. The step before wrote what they read, so they do not
+    // take the read-only path.
+    Vector<T, 1> one[kSteps];
+#pragma unroll
+    for (u32 step = 0; step < kSteps; ++step) {
+        if (k < width && from_at + step * kAtOnce < here)
+            one[step].load_written(from + static_cast<u64>(step * kAtOnce) * n);
+    }
+#pragma unroll
+    for (u32 step = 0; step < kSteps; ++step) {
+        if (k < width && from_at + step * kAtOnce < here) tile[k][from_at + step * kAtOnce] = one[step][0];
     }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < kRows * width; i += blockDim.x) {
-        const u32 at = i % kRows, k = i / kRows;
-        if (at < here)
-            store_one(c + (column + k) * static_cast<u64>(rows) + first + at, tile[k][at], Scale<T, false>{});
+#pragma unroll
+    for (u32 i = threadIdx.x; i < kRows * kColumns; i += kStagingThreads) {
+        const u32 at = i % kRows, turned = i / kRows;
+        if (at < here && turned < width)
+            store_one(c + (column + turned) * static_cast<u64>(rows) + first + at, tile[turned][at], Scale<T, false>{});
     }
 }
 

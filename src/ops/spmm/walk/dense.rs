@@ -12,7 +12,7 @@ use crate::ops::spmm::text::{element, elements, output};
 /// Rows and columns of B that one block stages; as in `stage.cuh`.
 const STAGED_ROWS: u32 = 64;
 pub(super) const STAGED_COLUMNS: u32 = 32;
-/// Threads per staging block.
+/// Threads per staging block; as in `stage.cuh`.
 const STAGING_THREADS: u32 = 256;
 /// Where a walk finds B and leaves C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
