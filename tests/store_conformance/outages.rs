@@ -289,6 +289,36 @@ pub async fn a_lease_that_ended_while_the_server_was_away_is_not_taken_at_once(h
     assert_eq!(next.work.attempts(), 2);
 }
 
+/// The server answers all the time, and only this process has nothing left to ask it with.
+pub async fn who_has_no_connection_left_judges_no_server(harness: &Harness) {
+    let (url, options) = harness.url();
+    let patience = Duration::from_secs(2);
+    let options = PostgresOptions { read_connections: 2, lock_timeout: patience, ..options };
+    let store = Arc::new(SqlStore::connect(&url, options).await.unwrap());
+    let (_, _) = queued(&*store).await;
+    claim(&*store, "lost", LEASE).await.unwrap();
+    let mut other = raw(harness).await;
+    run(&mut other, "BEGIN; LOCK TABLE store_id IN ACCESS EXCLUSIVE MODE").await;
+    let read = || {
+        let store = store.clone();
+        tokio::spawn(async move { store.id().await })
+    };
+    // Two have both connections until the server refuses them, and two after them.
+    let mut reads = vec![read(), read()];
+    tokio::time::sleep(patience * 6 / 10).await;
+    reads.extend([read(), read()]);
+    tokio::time::sleep(patience / 10).await;
+    let busy = store.claim(&of_cpu(), "thief", LEASE, 5).await;
+    assert!(matches!(busy, Err(StoreError::Busy(_))), "{busy:?}");
+    for read in join_all(reads).await {
+        assert!(matches!(read.unwrap(), Err(StoreError::Busy(_))));
+    }
+    run(&mut other, "COMMIT").await;
+    harness.spoil("UPDATE jobs SET lease_until = 0").await;
+    let taken = store.claim(&of_cpu(), "thief", LEASE, 5).await.unwrap();
+    assert_eq!(taken.expect("its worker is lost").work.attempts(), 2);
+}
+
 /// The server answers a COMMIT of such a one with a ROLLBACK, and no error.
 pub async fn a_failed_transaction_is_not_taken_for_a_commit(harness: &Harness) {
     let store = harness.open().await;

@@ -110,7 +110,7 @@ pub(super) async fn claim(
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let (kind, [one, two, three]) = (queue.kind().name(), queue.names());
     let lease = Duration::from_millis(lease_ms.max(0).unsigned_abs());
-    let asked = Instant::now();
+    let (free, asked) = (store.readers.has_free(), Instant::now());
     let waiting: Option<i64> = db::query_scalar(WAITING)
         .bind(kind)
         .bind(one)
@@ -120,7 +120,7 @@ pub(super) async fn claim(
         .bind(queue.understands())
         .fetch_optional(&store.readers)
         .await?;
-    if asked.elapsed() > (lease / 3).max(AWAY) {
+    if free && asked.elapsed() > (lease / 3).max(AWAY) {
         store.readers.was_silent();
     }
     if waiting.is_none() {
