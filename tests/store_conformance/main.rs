@@ -304,6 +304,7 @@ on!(
     outages::a_host_that_vanishes_is_not_waited_for,
     outages::a_lease_that_ended_while_the_server_was_away_is_not_taken_at_once,
     outages::a_failed_transaction_is_not_taken_for_a_commit,
+    outages::those_who_end_jobs_of_many_do_not_wait_for_each_other,
     outages::who_has_no_connection_left_judges_no_server,
     server::many_workers_take_each_job_once,
     server::no_error_names_the_password
