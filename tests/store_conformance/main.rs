@@ -165,6 +165,7 @@ conform! {
     access::a_token_that_cannot_be_read_admits_nobody,
     access::few_revoked_tokens_are_kept,
     fairness::a_thousand_jobs_of_one_do_not_starve_anothers,
+    fairness::many_tokens_are_one_namespaces_turn,
     fairness::a_higher_priority_comes_first,
     fairness::a_token_keeps_within_its_limits,
     fairness::a_claim_has_the_limits_of_its_token,
