@@ -1,12 +1,14 @@
-//! The child process that reads one upload: unpacks, parses and makes it canonical, within a fence and with nothing but the
-//! descriptors that it is given.
+//! The child process that reads one upload, a matrix or a bundle: unpacks, parses and makes it canonical, or verifies it, within a fence
+//! and with nothing but the descriptors that it is given.
 //!
 //! The service sends an order and the upload (`domain::reading`). Memory and disk are the service's to grant, since all readers share
 //! them, and it opens the files: for what is unpacked if that is much, and for the canonical form. Digests and properties are computed
-//! by the service from that form, so that nothing a reader says has to be believed.
+//! by the service from that form, and of what is said of a bundle all is checked that it relies on, so that nothing a reader says has to
+//! be believed.
 
+use crate::bundle::{BundleError, Extract};
 use crate::domain::Digest;
-use crate::domain::reading::{Answer, MAX_LINE_BYTES, Order, Refusal, Said};
+use crate::domain::reading::{Answer, MAX_LINE_BYTES, Order, Refusal, Said, Wanted};
 use crate::fence::Passed;
 use crate::sparse::canonical::{self, CanonicalError};
 use crate::sparse::read::{self, Coding, Limits, Pool, ReadError, ReadErrorKind, Spooling};
@@ -16,6 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The order was carried out, or the upload refused; or nothing was ordered, since the service is gone.
 pub const EXIT_OK: u8 = 0;
+/// Most characters of why a bundle is refused: names in it may be as long as it is.
+const LONGEST_REASON: usize = 1000;
+
 /// The service sent what is no order, or stdin or stdout failed (`EX_IOERR`).
 pub const EXIT_IO: u8 = 74;
 
@@ -99,22 +104,66 @@ where
         let upload = upload.ok_or_else(|| io::Error::other("no upload came with the order"))?;
         let said = match self.carry_out(&order, &upload) {
             Ok(name) => Said::Done { name },
-            Err(error) => Said::Refused(Refusal::from(error)),
+            Err(refusal) => Said::Refused(refusal),
         };
         self.with(|service| service.say(&said))
     }
 
     /// Returns the name that the file declares.
-    fn carry_out(&self, order: &Order, upload: &File) -> Result<Option<String>, ReadError> {
+    fn carry_out(&self, order: &Order, upload: &File) -> Result<Option<String>, Refusal> {
         let coding = match &order.coding {
             None => None,
             Some(name) => Some(Coding::named(name).ok_or_else(|| denied("the order's coding"))?),
         };
-        let read = read::read_file_coded(upload, coding, &self.limits(order))?;
-        let bytes = canonical::file_bytes(&read.csr);
+        let limits = self.limits(order);
+        match order.wanted {
+            Wanted::Matrix => Ok(self.matrix(upload, coding, &limits)?),
+            Wanted::Bundle => {
+                let unpacked = self.unpacked(upload, coding, &limits)?;
+                let upload = unpacked.as_ref().unwrap_or(upload);
+                let json = Extract::of_file(upload, &limits.memory)
+                    .and_then(|extract| extract.to_json())
+                    .map_err(no_bundle)?;
+                let mut file = self.output("what is kept of the bundle", json.len() as u64)?;
+                let written = file.write_all(&json);
+                written.map_err(|error| failed("writing what is kept of the bundle", &error))?;
+                Ok(None)
+            }
+            Wanted::Unpacked => Ok(self.unpacked(upload, coding, &limits).map(|_| None)?),
+        }
+    }
+
+    /// The file for what is made of the upload.
+    fn output(&self, what: &str, bytes: u64) -> Result<File, ReadError> {
         let file = self.with(|service| service.file(&Said::Output { bytes }));
-        let file = file.map_err(|error| failed("asking for the matrix file", &error))?;
-        let file = file.ok_or_else(|| denied("the matrix file"))?;
+        let file =
+            file.map_err(|error| failed(&format!("asking for a file for {what}"), &error))?;
+        file.ok_or_else(|| denied(&format!("a file for {what}")))
+    }
+
+    /// What was packed on its way, in the file for that.
+    fn unpacked(
+        &self,
+        upload: &File,
+        coding: Option<Coding>,
+        limits: &Limits,
+    ) -> Result<Option<File>, ReadError> {
+        let Some(coding) = coding else { return Ok(None) };
+        let file = limits.spool.file();
+        let mut file = file.map_err(|error| failed("a file for unpacked bytes", &error))?;
+        let disk = limits.disk.open(u64::MAX);
+        read::decode_file(upload, coding, limits, (&mut file, &disk))?;
+        Ok(Some(file))
+    }
+
+    fn matrix(
+        &self,
+        upload: &File,
+        coding: Option<Coding>,
+        limits: &Limits,
+    ) -> Result<Option<String>, ReadError> {
+        let read = read::read_file_coded(upload, coding, limits)?;
+        let file = self.output("the matrix", canonical::file_bytes(&read.csr))?;
         let unsigned = Digest::from_bytes([0; 32]);
         match canonical::write(&read.csr, &file, unsigned, unsigned) {
             Err(CanonicalError::Io(error)) => Err(failed("writing the matrix file", &error)),
@@ -155,6 +204,17 @@ where
                 Err(error) => Err(failed("asking for memory or disk", &error)),
             }
         })
+    }
+}
+
+fn no_bundle(error: BundleError) -> Refusal {
+    match error {
+        BundleError::Memory(error) => error.into(),
+        BundleError::Io(error) => failed("reading the bundle", &error).into(),
+        error => {
+            let message = error.to_string().chars().take(LONGEST_REASON).collect();
+            ReadError::of(ReadErrorKind::NoBundle, message).into()
+        }
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::readers::file_of;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use sparsetune::domain::reading::{Order, Said};
+use sparsetune::bundle::Extract;
+use sparsetune::domain::reading::{Order, Said, Wanted};
 use sparsetune::fence::Inbox;
 use sparsetune::reader::{EXIT_IO, EXIT_OK, run};
 use sparsetune::sparse::canonical;
 use sparsetune::sparse::read::Pool;
 use std::fs::File;
-use std::io::{BufReader, IoSlice, Seek, SeekFrom, Write};
+use std::io::{BufReader, IoSlice, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,15 +29,15 @@ pub fn lines(data: &[u8]) {
         [order.max_rows, order.max_cols, order.max_nnz].iter().any(|most| *most > SIDE)
             || order.max_decompressed_bytes > 1 << 20
     };
-    if lines.len() > 1 << 14 || order.is_ok_and(|order| large(&order)) {
+    if lines.len() > 1 << 14 || order.as_ref().is_ok_and(large) {
         return;
     }
     let (theirs, mut ours) = UnixStream::pair().expect("a pair of sockets");
-    let upload = file_of(upload);
-    // Whichever line brings the file for the matrix: it is the same one.
-    let matrix = tempfile::tempfile().expect("a temporary file");
+    let (bytes, upload) = (upload.len() as u64, file_of(upload));
+    // Whichever line brings the file for what is made of it: it is the same one.
+    let mut made = tempfile::tempfile().expect("a temporary file");
     for (at, line) in lines.split_inclusive(|byte| *byte == b'\n').take(LINES).enumerate() {
-        send(&mut ours, line, if at == 0 { upload.as_file() } else { &matrix });
+        send(&mut ours, line, if at == 0 { upload.as_file() } else { &made });
     }
     drop(ours);
     let inbox = Inbox::new(theirs);
@@ -60,9 +61,21 @@ pub fn lines(data: &[u8]) {
     // What was unpacked may have gone to the same file.
     let spooled = said.iter().any(|said| matches!(said, Said::Spool));
     if !spooled {
-        let length = matrix.metadata().expect("an open file").len();
-        assert_eq!(Some(length), asked, "it writes as much as it said");
-        canonical::read_in(&matrix, &Pool::memory(64 << 20)).expect("what it wrote is a matrix");
+        let length = made.metadata().expect("an open file").len();
+        assert_eq!(asked.unwrap_or(0), length, "it writes as much as it said");
+        match order.expect("an order that was carried out").wanted {
+            Wanted::Matrix => {
+                let read = canonical::read_in(&made, &Pool::memory(64 << 20));
+                read.expect("what it wrote is a matrix");
+            }
+            Wanted::Bundle => {
+                let mut json = vec![0; length as usize];
+                made.seek(SeekFrom::Start(0)).expect("an open file");
+                made.read_exact(&mut json).expect("an open file");
+                Extract::read(&json, bytes).expect("what it wrote is of a bundle");
+            }
+            Wanted::Unpacked => assert_eq!(length, 0),
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod verify;
 
+pub(super) use verify::verify_kept;
+
 use super::check::{self, Samples};
 use super::container::{self, ContainerError};
 use super::{build, tensors};
@@ -13,20 +15,20 @@ use crate::domain::recipe::ArrayData;
 use crate::domain::{Matrix, Plan};
 use crate::engine::PlanFiles;
 use crate::sparse::read::{Held, Pool, ReadError};
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
 /// Longest manifest and plan that are read.
-const MOST_JSON: usize = 8 << 20;
+pub(super) const MOST_JSON: usize = 8 << 20;
 /// Longest properties of a matrix: a store keeps a copy with each plan.
-const MOST_FACTS: usize = 64 << 10;
+pub(super) const MOST_FACTS: usize = 64 << 10;
 /// Memory that a byte of JSON may take while it is read: `[]` is a list, and lists are kept in parts before they are understood.
-const JSON_MEMORY: u64 = 64;
+pub(super) const JSON_MEMORY: u64 = 64;
 
 /// Why a file is not a bundle that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +55,7 @@ pub enum BundleError {
     Memory(#[from] ReadError),
 }
 
-fn contradiction(why: impl Into<String>) -> BundleError {
+pub(super) fn contradiction(why: impl Into<String>) -> BundleError {
     BundleError::Contradiction(why.into())
 }
 
@@ -91,17 +93,22 @@ impl Bundle {
     /// # Errors
     /// The file cannot be read, is no bundle, or is damaged; the error says where.
     pub fn open(path: &Path) -> Result<Self, BundleError> {
-        Self::open_in(path, &Pool::memory(u64::MAX))
+        Self::open_in(&File::open(path)?, &Pool::memory(u64::MAX))
     }
 
-    /// [`Self::open`], which charges `memory` for what reading and keeping it take before they take it.
+    /// [`Self::open`] of a file that is open already, which charges `memory` for what reading and keeping it take before they take it.
     ///
     /// # Errors
     /// As [`Self::open`], and if there is not enough.
-    pub fn open_in(path: &Path, memory: &Pool) -> Result<Self, BundleError> {
-        let file = File::open(path)?;
+    pub(super) fn open_in(mut file: &File, memory: &Pool) -> Result<Self, BundleError> {
+        // A process within a fence may ask for the length in this way alone.
+        let bytes = usize::try_from(file.seek(SeekFrom::End(0))?).map_err(io::Error::other)?;
+        if bytes == 0 {
+            return Self::of(FileBytes::Read(Vec::new()), memory);
+        }
         // SAFETY: the documented requirement; bundles are written under another name and renamed.
-        Self::of(FileBytes::Mapped(unsafe { Mmap::map(&file)? }), memory)
+        let map = unsafe { MmapOptions::new().len(bytes).map(file)? };
+        Self::of(FileBytes::Mapped(map), memory)
     }
 
     /// Verifies a bundle in memory.

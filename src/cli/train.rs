@@ -7,7 +7,7 @@ use super::problem::op_parser;
 use super::{INTERRUPTED, ServerArgs, models, say};
 use crate::domain::JobState;
 use crate::domain::Op;
-use crate::domain::training::{Activate, TrainingStage};
+use crate::domain::training::Activate;
 use crate::service::Service;
 use crate::wire::{Training, WholeModel};
 use anyhow::{Context, bail};
@@ -174,7 +174,7 @@ async fn follow(
     let bar = bar(shown);
     while !training.view.state.is_final() {
         let view = &training.view;
-        bar.set_prefix(format!("{} {}", view.op, stage(view.stage)));
+        bar.set_prefix(format!("{} {}", view.op, view.stage.name()));
         bar.set_length(view.progress.total.max(1).into());
         bar.set_position(view.progress.done.into());
         bar.set_message(view.message.clone().unwrap_or_default());
@@ -194,17 +194,6 @@ fn bar(shown: bool) -> ProgressBar {
         bar.set_style(style);
     }
     bar
-}
-
-const fn stage(stage: TrainingStage) -> &'static str {
-    match stage {
-        TrainingStage::Waiting => "waiting",
-        TrainingStage::Describing => "describing",
-        TrainingStage::Reading => "reading",
-        TrainingStage::Judging => "judging",
-        TrainingStage::Training => "training",
-        TrainingStage::Done => "done",
-    }
 }
 
 /// The result: training data, evaluation, and whether the model was activated.

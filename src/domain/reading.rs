@@ -9,9 +9,22 @@ use serde::{Deserialize, Serialize};
 /// Longest line that either side reads, including the newline.
 pub const MAX_LINE_BYTES: u64 = 64 << 10;
 
+/// What an upload is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// A matrix: its canonical form is written.
+    Matrix,
+    /// A bundle: it is unpacked, and what a service keeps of it is written (`bundle::Extract`).
+    Bundle,
+    /// Anything that was packed on its way: it is unpacked, and nothing else is written.
+    Unpacked,
+}
+
 /// What to read, and within which limits; see `sparse::read::Limits`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
+    pub wanted: Wanted,
     /// Coding of the upload on its way, as in `Content-Encoding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coding: Option<String>,
@@ -32,9 +45,9 @@ pub enum Said {
     Disk { least: u64, most: u64, place: String },
     /// It needs a file for unpacked bytes.
     Spool,
-    /// The matrix is read: it needs the file for its canonical form, of so many bytes.
+    /// The upload is read: it needs the file for what it makes of it, of so many bytes.
     Output { bytes: u64 },
-    /// The canonical form is written, but for its digests. `name` is that which the file declares.
+    /// All is written; of a canonical form all but its digests. `name` is that which the file declares.
     Done {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
@@ -82,6 +95,8 @@ pub enum ReadErrorKind {
     OutOfRange,
     /// A NaN or an infinity, stored or as the sum of duplicates.
     NotFinite,
+    /// It is no bundle that this version can use.
+    NoBundle,
     /// A limit is exceeded.
     TooLarge,
     /// There is not enough disk space to decompress it; a retry may succeed.

@@ -59,6 +59,23 @@ pub enum TrainingStage {
     Done,
 }
 
+impl TrainingStage {
+    /// Every stage, in the order in which a training passes them.
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::Describing, Self::Reading, Self::Judging, Self::Training, Self::Done];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Describing => "describing",
+            Self::Reading => "reading",
+            Self::Judging => "judging",
+            Self::Training => "training",
+            Self::Done => "done",
+        }
+    }
+}
+
 /// Version of the stored [`Training`].
 pub const TRAINING_VERSION: u32 = 1;
 
@@ -107,6 +124,18 @@ impl Training {
             created_at: Timestamp::now(),
             started_at: None,
             finished_at: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_is_shown_by_the_name_that_the_api_gives_it() {
+        for stage in TrainingStage::ALL {
+            assert_eq!(serde_json::to_value(stage).unwrap(), stage.name());
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Bundles: built from a plan for a download, kept if that is asked for, and taken in from elsewhere.
+//! Bundles: built from a plan for a download, and kept if that is asked for; `taken` takes in those from elsewhere.
 
 mod built;
+mod taken;
 
 pub(super) use built::Built;
+pub(super) use taken::Brought;
+pub use taken::Imported;
 
-use super::ingest::{receive, temporary};
+use super::ingest::temporary;
 use super::{Lack, Result, Service, ServiceError};
-use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
+use crate::bundle::{self, BuildError, Parts, Values};
 use crate::domain::plan::Launch;
-use crate::domain::{Digest, Namespace, Plan, PlanId, Timestamp};
+use crate::domain::{Digest, Plan, PlanId, Timestamp};
 use crate::sparse::canonical;
-use crate::sparse::read::{Coding, Held, Pool};
+use crate::sparse::read::{Held, Pool};
 use crate::store::blobs::digest_of;
 use crate::store::{BlobError, LocalFile, StoredBundle};
 use built::Charging;
-use bytes::Bytes;
-use futures_util::Stream;
 use sha2::{Digest as _, Sha256};
 use std::collections::{HashMap, HashSet};
-use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Deref;
@@ -28,14 +28,6 @@ use tempfile::{NamedTempFile, TempPath};
 
 /// Bytes that are hashed and copied at a time.
 const CHUNK: usize = 1 << 20;
-
-/// A plan that was taken in.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Imported {
-    pub plan: Plan,
-    /// False if a plan with its id was already stored; then nothing changed.
-    pub created: bool,
-}
 
 /// A bundle's file, complete.
 struct Written {
@@ -74,18 +66,6 @@ impl Deref for BundleFile {
             Self::Stored(file) => file,
             Self::Temporary { path, .. } => path,
         }
-    }
-}
-
-/// Which of the files that they name the plans from elsewhere brought, of those that were asked for last: by plan and bundle.
-pub(super) struct Brought(moka::sync::Cache<(PlanId, Digest), Arc<HashSet<Digest>>>);
-
-/// Plans for which this is remembered.
-const MOST_BROUGHT: u64 = 256;
-
-impl Default for Brought {
-    fn default() -> Self {
-        Self(moka::sync::Cache::new(MOST_BROUGHT))
     }
 }
 
@@ -248,128 +228,6 @@ impl Service {
         })
         .await?
     }
-
-    /// Takes in a bundle that was made elsewhere. It is verified and stored, and nothing of it is run.
-    pub async fn import_bundle<S, E>(&self, body: S, coding: Option<Coding>) -> Result<Imported>
-    where
-        S: Stream<Item = std::result::Result<Bytes, E>> + Send,
-        E: Display,
-    {
-        let received = receive(body, &self.inner.settings).await?;
-        let permit = self.inner.parses.clone().acquire_owned().await?;
-        let settings = self.inner.settings.clone();
-        let (bundle, received) = tokio::task::spawn_blocking(move || {
-            let received = received.decoded(coding, &settings)?;
-            let bundle = Bundle::open_in(&received, &settings.limits.memory).map_err(refused);
-            drop(permit);
-            bundle.map(|bundle| (Arc::new(bundle), received))
-        })
-        .await??;
-        // Another clock must not make its plan newer than any that is made here.
-        let plan = bundle.plan().clone();
-        let mut plan = Plan { created_at: plan.created_at.min(Timestamp::now()), ..plan };
-        if self.store.has_plan(&plan.id).await? {
-            return Ok(Imported { plan: self.plan(&plan.id).await?, created: false });
-        }
-        let namespace = self.caller.namespace.clone();
-        if namespace != Namespace::default() {
-            plan.id = imported_id(&plan.id, &namespace);
-            if self.store.has_plan(&plan.id).await? {
-                return Ok(Imported { plan: self.plan(&plan.id).await?, created: false });
-            }
-        }
-        let (room, file) = (Arc::clone(&self.inner.room), received.to_path_buf());
-        let measured = tokio::task::spawn_blocking(move || -> Result<_> {
-            // Its programs are stored once more by themselves.
-            let bytes = std::fs::metadata(file).map_err(not_written)?.len();
-            Ok((bytes, room.take(bytes.saturating_mul(2))?))
-        });
-        // Before any of it has a place, where what is refused would stay.
-        let (bytes, _reserved) = measured.await??;
-        self.store.may_store(bytes, 0).await?;
-        self.keep_programs(&bundle).await?;
-        let staged = self.inner.blobs.stage().await?;
-        let written = tokio::task::spawn_blocking(move || copied(&received, staged)).await??;
-        let Written { file, bytes, sha256 } = written;
-        let mut stored = StoredBundle {
-            plan: plan.id.clone(),
-            without_values: bundle.manifest().arrays.iter().any(|array| !array.included),
-            blob: self.inner.blobs.put_file(file, None).await?,
-            bytes,
-            sha256,
-            imported: true,
-            created_at: Timestamp::now(),
-        };
-        let mut created = self.store.import_plan(&plan, bundle.facts(), &stored).await?;
-        if !created && !self.store.has_plan(&plan.id).await? {
-            // Another namespace has made it.
-            plan.id = imported_id(&plan.id, &namespace);
-            stored.plan = plan.id.clone();
-            created = self.store.import_plan(&plan, bundle.facts(), &stored).await?;
-        }
-        Ok(Imported { plan, created })
-    }
-
-    /// The files that are read for a plan. One from elsewhere may name any: only those that its bundle brought are its own, or whoever
-    /// takes in a plan could read by it what others have stored.
-    pub(super) async fn files_of(&self, plan: &Plan) -> Result<Arc<HashSet<Digest>>> {
-        let named: HashSet<Digest> = plan.launch.iter().flat_map(Launch::blobs).copied().collect();
-        if named.is_empty() {
-            return Ok(Arc::new(named));
-        }
-        let Some(bundle) = self.store.brought_by(&plan.id).await? else {
-            return Ok(Arc::new(named));
-        };
-        let key = (plan.id.clone(), bundle.blob);
-        if let Some(known) = self.inner.brought.0.get(&key) {
-            return Ok(known);
-        }
-        let file = match self.inner.blobs.local_copy(&bundle.blob).await {
-            Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => return Ok(Arc::default()),
-            file => file?,
-        };
-        let permit = self.inner.parses.clone().acquire_owned().await?;
-        let memory = self.inner.settings.limits.memory.clone();
-        let brought = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            let bundle = Bundle::open_in(&file, &memory)?;
-            Ok::<_, BundleError>(self::named(&bundle).into_keys().collect::<HashSet<_>>())
-        });
-        let brought = Arc::new(brought.await?.map_err(refused)?);
-        self.inner.brought.0.insert(key, Arc::clone(&brought));
-        Ok(brought)
-    }
-
-    /// Stores the blobs that the plan names, as far as the bundle holds them.
-    async fn keep_programs(&self, bundle: &Arc<Bundle>) -> Result<()> {
-        let held = bundle.clone();
-        let found = tokio::task::spawn_blocking(move || -> Vec<Bytes> {
-            named(&held).into_values().map(Bytes::copy_from_slice).collect()
-        });
-        for bytes in found.await? {
-            self.inner.blobs.put(bytes).await?;
-        }
-        Ok(())
-    }
-}
-
-/// The id of a plan that a namespace takes in. Ids are unique in the store, and no answer may tell that another namespace has this one,
-/// so what is taken in elsewhere than in the default one has an id of its own, the same every time.
-fn imported_id(id: &PlanId, of: &Namespace) -> PlanId {
-    PlanId::derived(&format!("sparsetune imported plan\0{id}\0{of}"))
-}
-
-/// Members and arrays whose digests the plan names.
-fn named(bundle: &Bundle) -> HashMap<Digest, &[u8]> {
-    let named: HashSet<&Digest> = bundle.plan().launch.iter().flat_map(Launch::blobs).collect();
-    if named.is_empty() {
-        return HashMap::new();
-    }
-    let manifest = bundle.manifest();
-    let members = manifest.members.keys().filter_map(|path| bundle.member(path));
-    let arrays = manifest.arrays.iter().filter_map(|array| bundle.array(&array.name));
-    let digested = members.chain(arrays).map(|bytes| (Digest::of(bytes), bytes));
-    digested.filter(|(digest, _)| named.contains(digest)).collect()
 }
 
 fn write(
@@ -394,13 +252,6 @@ fn write(
         (written, _) => written?,
     }
     drop(out);
-    finished(staged)
-}
-
-fn copied(from: &Path, mut staged: NamedTempFile) -> Result<Written> {
-    let mut from = File::open(from).map_err(not_written)?;
-    io::copy(&mut from, staged.as_file_mut()).map_err(not_written)?;
-    staged.as_file().sync_all().map_err(not_written)?;
     finished(staged)
 }
 
@@ -438,13 +289,5 @@ fn not_built(error: BuildError) -> ServiceError {
             ServiceError::Conflict { message }
         }
         error => ServiceError::internal(error),
-    }
-}
-
-fn refused(error: BundleError) -> ServiceError {
-    match error {
-        BundleError::Io(error) => not_written(error),
-        BundleError::Memory(error) => error.into(),
-        error => ServiceError::BadBundle { message: error.to_string() },
     }
 }

@@ -166,6 +166,7 @@ impl From<ReadError> for ServiceError {
             }
             ReadErrorKind::Busy => Self::Unavailable { message },
             ReadErrorKind::Io => Self::internal(error),
+            ReadErrorKind::NoBundle => Self::BadBundle { message },
             ReadErrorKind::NotRecognised
             | ReadErrorKind::Malformed
             | ReadErrorKind::OutOfRange

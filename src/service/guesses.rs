@@ -7,7 +7,8 @@ use super::{Ranker, Result, Service, ServiceError, request};
 use crate::domain::learned::Scope;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    CandidateId, Device, DeviceKind, Digest, Matrix, Namespace, Plan, PlanId, Problem, Timestamp,
+    CandidateId, Device, DeviceKind, Digest, Matrix, Namespace, Plan, PlanId, Problem,
+    QuotaExceeded, Timestamp,
 };
 use crate::ops::{self, Figures, Narrowing};
 use crate::sparse::canonical::{self, CanonicalError};
@@ -43,7 +44,7 @@ pub(super) enum Guess {
 }
 
 /// Where a predicted plan is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Found {
     /// In the store, by its id.
     Stored,
@@ -51,6 +52,8 @@ pub(super) enum Found {
     Made,
     /// Likewise, although it was to be stored: the pattern already has [`MOST_STORED`].
     NoRoom,
+    /// Likewise: the caller's token may store no more.
+    OverQuota(QuotaExceeded),
 }
 
 impl Guess {
@@ -364,6 +367,11 @@ impl Service {
             Ok(true) => {}
             Ok(false) => {
                 return Ok(Guess::Plan { plan: Box::new(plan), found: Found::NoRoom });
+            }
+            // The answer takes no room: only what would be left behind does.
+            Err(StoreError::Quota(exceeded)) => {
+                let found = Found::OverQuota(exceeded);
+                return Ok(Guess::Plan { plan: Box::new(plan), found });
             }
             // The matrix was deleted after it was read.
             Err(StoreError::Missing(what)) => {

@@ -1,5 +1,6 @@
 //! Ingest: an upload becomes a canonical matrix, a blob and a row. Nothing that the client declares is trusted.
 
+mod clerk;
 mod fenced;
 
 use self::fenced::Staged;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use metrics::{counter, histogram};
 use std::fmt::Display;
+use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -210,19 +212,13 @@ impl Deref for Received {
     }
 }
 
-impl Received {
-    /// What was received, unpacked if it was packed on its way. Blocks.
-    pub(super) fn decoded(
-        self,
-        coding: Option<Coding>,
-        settings: &ServiceSettings,
-    ) -> Result<Self> {
-        let Some(coding) = coding else { return Ok(self) };
-        let disk = settings.limits.disk.open(u64::MAX);
-        let mut file = temporary(&settings.temp_dir)?;
-        read::decode_path(&self, coding, &settings.limits, (file.as_file_mut(), &disk))?;
-        Ok(Self { file: file.into_temp_path(), _disk: disk })
-    }
+/// What was packed on its way, unpacked by this process. Blocks.
+fn decoded(packed: &Path, coding: Coding, settings: &ServiceSettings) -> Result<Received> {
+    let failed = |error| ServiceError::of_io("an upload", error);
+    let disk = settings.limits.disk.open(u64::MAX);
+    let (packed, mut file) = (File::open(packed).map_err(failed)?, temporary(&settings.temp_dir)?);
+    read::decode_file(&packed, coding, &settings.limits, (file.as_file_mut(), &disk))?;
+    Ok(Received { file: file.into_temp_path(), _disk: disk })
 }
 
 /// A temporary file, which upkeep removes if this process is killed.

@@ -155,6 +155,9 @@ impl Service {
                     Found::NoRoom => answer.reasons.push(format!(
                         "it is not stored and cannot be found by its id: the pattern already has {MOST_STORED} predicted plans"
                     )),
+                    Found::OverQuota(exceeded) => answer.reasons.push(format!(
+                        "it is not stored and cannot be found by its id: {exceeded}"
+                    )),
                 }
                 Ok(Lookup { grade: Grade::Predicted, plan: Some(*plan), ..answer })
             }

@@ -2,7 +2,7 @@
 
 use super::jobs::digest_of;
 use super::predicted::measuring;
-use super::{Result, Service};
+use super::{Result, Service, ServiceError};
 use crate::domain::access::Scope;
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, Job, JobState, Matrix, Work, WorkKind};
@@ -66,6 +66,9 @@ impl Service {
             Err(error) if error.is_failure() => {
                 tracing::warn!(matrix = %matrix.digest, %error, "the measuring job for a lookup could not be queued");
                 Ok(Some("the measuring job could not be queued".to_owned()))
+            }
+            Err(ServiceError::Quota(exceeded)) => {
+                Ok(Some(format!("no measuring job is queued: {exceeded}")))
             }
             // The prediction explains why it is impossible.
             Err(_) => Ok(None),

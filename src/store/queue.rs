@@ -204,9 +204,8 @@ pub trait Jobs: Send + Sync {
     /// Queued work ends at once; running work is asked to stop. `None` if the id is unknown.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>>;
     /// Claims work of the queue that is understood and queued, or running with an expired lease, and counts the attempt: first by priority, then
-    /// that of the token which has searched least in the last hour (recent seconds count more, each job at least as one), then the
-    /// oldest. Work
-    /// whose lease has expired after `max_attempts` claims or more fails instead, because it would probably kill the next
+    /// that of the namespace which has searched least in the last hour (recent seconds count more, each job at least as one), of a
+    /// namespace that of the token which has, then the oldest. Work whose lease has expired after `max_attempts` claims or more fails instead, because it would probably kill the next
     /// worker too; so does work that cannot be read. Listeners learn of both.
     async fn claim(
         &self,

@@ -156,6 +156,26 @@ async fn lookups_do_not_fill_the_store() {
     assert_eq!(predicted(&world, &asking(&matrix, 65)).await, plan, "it is remembered");
 }
 
+/// What would be left behind is refused, and not the answer.
+#[tokio::test]
+async fn a_token_without_room_is_answered_and_told_what_is_not_stored() {
+    let (world, matrix) = world(|settings| settings.measure_misses = true).await;
+    let limits =
+        TokenLimits { stored_bytes: Some(1), queued_jobs: Some(0), ..TokenLimits::default() };
+    let token = Some("small".parse().unwrap());
+    let caller = Caller { limits, ..Caller::owner(token, Namespace::default()) };
+    let own = world.service.on_behalf_of(&caller);
+    let found = own.lookup_and_keep(&asking(&matrix, 32)).await.unwrap();
+    assert_eq!(found.grade, Grade::Predicted, "{:?}", found.reasons);
+    let told = |what: &str, limit: &str| {
+        found.reasons.iter().any(|why| why.starts_with(what) && why.contains(limit))
+    };
+    assert!(told("it is not stored", "stored_bytes"), "{:?}", found.reasons);
+    assert!(told("no measuring job is queued", "queued_jobs"), "{:?}", found.reasons);
+    let gone = world.service.plan(&found.plan.unwrap().id).await;
+    assert!(matches!(gone, Err(ServiceError::NotFound { .. })), "{gone:?}");
+}
+
 #[tokio::test]
 async fn predicted_plans_go_with_age_or_once_measured() {
     let (world, matrix) = world(|_| {}).await;

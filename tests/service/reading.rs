@@ -4,10 +4,13 @@
 use crate::world::*;
 use bytes::Bytes;
 use futures_util::stream;
-use sparsetune::domain::Matrix;
+use serde_json::{Value, json};
+use sparsetune::bundle::Extract;
+use sparsetune::domain::{Digest, Matrix};
 use sparsetune::pool::{Allowed, ReaderSpec};
-use sparsetune::service::{Result, ServiceError, Uploaded};
+use sparsetune::service::{Coding, Imported, Result, ServiceError, Uploaded};
 use sparsetune::sparse::canonical;
+use sparsetune::sparse::read::Pool;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,6 +59,18 @@ elif mode == "all memory":
     say(said="done" if answer["answer"] != "denied" else "refused", kind="io", message="its own reason")
 elif mode == "questions":
     while True: ask(said="memory", least=0, most=0, place="x")
+elif mode == "text":
+    hand_in(sys.argv[2].encode())
+elif mode == "large":
+    ask(said="output", bytes=1 << 30)
+    say(said="done")
+elif mode == "unasked":
+    ask(said="spool")
+    hand_in(sys.argv[2].encode())
+elif mode == "ungranted":
+    answer, files = ask(said="spool")
+    os.write(files[0], b"x" * 1000)
+    hand_in(sys.argv[2].encode())
 elif mode == "still there":
     hand_in(csr(2, 2, [0, 1, 2], [0, 1], [1.0, 2.0], b"\x11"))
     time.sleep(60)
@@ -63,6 +78,11 @@ elif mode == "still there":
 
 fn taken_over(mode: &str) -> ReaderSpec {
     ReaderSpec::new("python3", ["-c", TAKEN_OVER, mode])
+}
+
+/// One that has this to say of a bundle.
+fn saying(mode: &str, of_bundle: &Value) -> ReaderSpec {
+    ReaderSpec::new("python3", ["-c", TAKEN_OVER, mode, &of_bundle.to_string()])
 }
 
 fn shell(script: &str) -> ReaderSpec {
@@ -254,4 +274,119 @@ async fn what_is_stored_needs_no_room_also_behind_the_fence() {
     let error = upload(&world, other.into()).await.unwrap_err();
     assert!(matches!(&error, ServiceError::Shortage { .. }), "{error:?}");
     assert_eq!(world.litter(), 0);
+}
+
+fn bundles() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/bundle");
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+async fn import(world: &World, bytes: Vec<u8>, coding: Option<Coding>) -> Result<Imported> {
+    let body = stream::iter([Ok::<_, Infallible>(Bytes::from(bytes))]);
+    world.service.import_bundle(body, coding).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bundles_are_verified_behind_the_fence_with_the_same_answers() {
+    let (within, beside) = (world(fenced()).await, World::new().await);
+    let zstd = Coding::named("zstd");
+    let mut taken = 0;
+    for file in bundles() {
+        let bytes = std::fs::read(&file).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[bytes.len() / 2] ^= 1;
+        let packed = zstd::encode_all(&bytes[..], 1).unwrap();
+        let other = zstd::encode_all(&b"no bundle"[..], 1).unwrap();
+        for (bytes, coding) in [
+            (damaged, None),
+            (bytes[..bytes.len() / 3].to_vec(), None),
+            (Vec::new(), None),
+            (bytes.clone(), zstd),
+            (other, zstd),
+            (packed, zstd),
+            (bytes, None),
+        ] {
+            let a = import(&within, bytes.clone(), coding).await;
+            match (a, import(&beside, bytes, coding).await) {
+                (Ok(a), Ok(b)) => {
+                    assert_eq!(a, b);
+                    taken += u32::from(a.created);
+                }
+                (Err(a), Err(b)) => assert_eq!(format!("{a:?}"), format!("{b:?}"), "{file:?}"),
+                (a, b) => panic!("{file:?}: {a:?}, but {b:?}"),
+            }
+            for world in [&within, &beside] {
+                let limits = &world.service.settings().limits;
+                let taken = (limits.memory.taken(), limits.disk.taken(), world.litter());
+                assert_eq!(taken, (0, 0, 0), "{file:?}");
+            }
+        }
+    }
+    assert_eq!(taken, 2, "each of them once");
+    let files = |world: &World| {
+        let mut found: Vec<_> = walk(&world.folder.path().join("blobs"));
+        found.sort();
+        found
+    };
+    assert_eq!(files(&within), files(&beside));
+    // An export that was packed on its way is unpacked there, too.
+    let other = zstd::encode_all(&b"no export"[..], 1).unwrap();
+    for world in [&within, &beside] {
+        let body = stream::iter([Ok::<_, Infallible>(Bytes::from(other.clone()))]);
+        let refused = world.service.import_body(body, zstd, true).await.unwrap_err();
+        assert!(matches!(&refused, ServiceError::BadExport { .. }), "{refused:?}");
+    }
+}
+
+/// The names and contents of all files of a folder.
+fn walk(folder: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let of = |path: PathBuf| match path.is_dir() {
+        true => walk(&path),
+        false => vec![(path.file_name().unwrap().to_owned(), std::fs::read(&path).unwrap())],
+    };
+    entries.flat_map(of).collect()
+}
+
+#[tokio::test]
+async fn what_a_reader_says_of_a_bundle_is_checked() {
+    let bundle = std::fs::read(&bundles()[0]).unwrap();
+    let file = std::fs::File::open(&bundles()[0]).unwrap();
+    let honest = Extract::of_file(&file, &Pool::memory(u64::MAX)).unwrap().to_json().unwrap();
+    let honest: Value = serde_json::from_slice(&honest).unwrap();
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut changed = honest.clone();
+        change(&mut changed);
+        changed
+    };
+    let digest = Digest::of(b"another's file").to_string();
+    let launch = json!({"entry": "mine", "source": digest, "cubin": null, "grid": [1, 1, 1], "block": [1, 1, 1],
+        "shared_bytes": 0, "arguments": []});
+    let of_another = |bytes: u64| {
+        changed(&|it| {
+            it["plan"]["launch"] = launch.clone();
+            it["files"] = json!([{"digest": digest, "start": 0, "bytes": bytes}]);
+        })
+    };
+    let zstd = Coding::named("zstd");
+    for (reader, coding, says) in [
+        (taken_over("nothing"), None, "no file"),
+        (taken_over("large"), None, "a file of 1073741824 bytes"),
+        (saying("text", &json!("hello")), None, "cannot be understood"),
+        (saying("text", &changed(&|it| it["plan"]["version"] = json!(99))), None, "version 99"),
+        (saying("text", &changed(&|it| it["facts"]["digest"] = json!(digest))), None, "differ"),
+        (saying("text", &of_another(1 << 40)), None, "or nowhere"),
+        (saying("text", &of_another(10)), None, "has no file"),
+        (saying("unasked", &honest), None, "unpacked what was not packed"),
+        (saying("text", &honest), zstd, "or did not"),
+        (saying("ungranted", &honest), zstd, "more than it was granted"),
+    ] {
+        let world = world(reader).await;
+        let error = import(&world, bundle.clone(), coding).await.unwrap_err();
+        assert!(matches!(&error, ServiceError::ReaderFailed { .. }), "{says}: {error:?}");
+        assert!(error.to_string().contains(says), "{says}: {error}");
+        let limits = &world.service.settings().limits;
+        let taken = (limits.memory.taken(), limits.disk.taken(), world.litter());
+        assert_eq!(taken, (0, 0, 0), "{error}");
+    }
 }

@@ -142,7 +142,9 @@ const ENDED: &str = "INSERT INTO jobs (id, matrix, device, version, request, ded
 
 /// What a trigger adds up where they end one by one.
 const SEARCHED: &str = "INSERT INTO searched (turn, since, slot, seconds)
-    SELECT turn, finished_at / 300000 * 300000, created_at % 4, sum(search_seconds) FROM jobs WHERE state = 'succeeded' GROUP BY 1, 2, 3";
+    SELECT turn, finished_at / 300000 * 300000, created_at % 4, sum(search_seconds) FROM jobs WHERE state = 'succeeded' GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT namespace, finished_at / 300000 * 300000, created_at % 4, sum(search_seconds) FROM jobs WHERE state = 'succeeded' GROUP BY 1, 2, 3";
 
 /// Ten thousand jobs that wait and a hundred thousand that have ended within the hour cost a claim some milliseconds. Reading them took half a
 /// second.

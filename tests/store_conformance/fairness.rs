@@ -82,6 +82,45 @@ pub async fn a_thousand_jobs_of_one_do_not_starve_anothers(harness: &Harness) {
     }
 }
 
+/// A namespace is no sooner served for having more tokens, and these share what it gets.
+pub async fn many_tokens_are_one_namespaces_turn(harness: &Harness) {
+    let store = harness.open().await;
+    let matrix = matrix("m", 1);
+    let of = |namespace: &str, token: &str| {
+        let token = Some(token.parse().unwrap());
+        store.on_behalf_of(&Caller::owner(token, namespace.parse().unwrap()))
+    };
+    for namespace in ["many", "one"] {
+        of(namespace, "t0").insert_matrix(&matrix).await.unwrap();
+    }
+    // All of the many's came first.
+    for at in 0..12 {
+        let own = of("many", &format!("t{}", at % 4));
+        own.submit(&new_job(&matrix, &format!("many {at}"), at)).await.unwrap();
+    }
+    for at in 100..106 {
+        let own = of("one", "t0");
+        own.submit(&new_job(&matrix, &format!("one {at}"), at)).await.unwrap();
+    }
+    let queue = of_cpu();
+    let (mut turns, mut tokens) = (Vec::new(), Vec::new());
+    for _ in 0..8 {
+        let claim = store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
+        turns.push(claim.by.namespace.to_string());
+        if turns.last().unwrap() == "many" {
+            tokens.push(claim.by.token.as_ref().unwrap().to_string());
+        }
+        end(&*store, claim, 10.0).await;
+    }
+    assert_eq!(turns, ["many", "one", "many", "one", "many", "one", "many", "one"]);
+    assert_eq!(tokens, ["t0", "t1", "t2", "t3"]);
+    // Also by what is under way: two jobs of two tokens are two of one namespace.
+    let hold = async || store.claim(&queue, "w", LEASE, u32::MAX).await.unwrap().unwrap();
+    let held = [hold().await, hold().await, hold().await, hold().await];
+    let running = held.iter().filter(|claim| claim.by.namespace.as_str() == "one").count();
+    assert_eq!(running, 2, "of the one with one token");
+}
+
 pub async fn a_higher_priority_comes_first(harness: &Harness) {
     let store = harness.open().await;
     let matrix = matrix("m", 1);

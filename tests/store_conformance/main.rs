@@ -165,6 +165,7 @@ conform! {
     access::a_token_that_cannot_be_read_admits_nobody,
     access::few_revoked_tokens_are_kept,
     fairness::a_thousand_jobs_of_one_do_not_starve_anothers,
+    fairness::many_tokens_are_one_namespaces_turn,
     fairness::a_higher_priority_comes_first,
     fairness::a_token_keeps_within_its_limits,
     fairness::a_claim_has_the_limits_of_its_token,
@@ -304,6 +305,8 @@ on!(
     outages::a_host_that_vanishes_is_not_waited_for,
     outages::a_lease_that_ended_while_the_server_was_away_is_not_taken_at_once,
     outages::a_failed_transaction_is_not_taken_for_a_commit,
+    outages::those_who_end_jobs_of_many_do_not_wait_for_each_other,
+    outages::who_has_no_connection_left_judges_no_server,
     server::many_workers_take_each_job_once,
     server::no_error_names_the_password
 );

@@ -289,6 +289,36 @@ pub async fn a_lease_that_ended_while_the_server_was_away_is_not_taken_at_once(h
     assert_eq!(next.work.attempts(), 2);
 }
 
+/// The server answers all the time, and only this process has nothing left to ask it with.
+pub async fn who_has_no_connection_left_judges_no_server(harness: &Harness) {
+    let (url, options) = harness.url();
+    let patience = Duration::from_secs(2);
+    let options = PostgresOptions { read_connections: 2, lock_timeout: patience, ..options };
+    let store = Arc::new(SqlStore::connect(&url, options).await.unwrap());
+    let (_, _) = queued(&*store).await;
+    claim(&*store, "lost", LEASE).await.unwrap();
+    let mut other = raw(harness).await;
+    run(&mut other, "BEGIN; LOCK TABLE store_id IN ACCESS EXCLUSIVE MODE").await;
+    let read = || {
+        let store = store.clone();
+        tokio::spawn(async move { store.id().await })
+    };
+    // Two have both connections until the server refuses them, and two after them.
+    let mut reads = vec![read(), read()];
+    tokio::time::sleep(patience * 6 / 10).await;
+    reads.extend([read(), read()]);
+    tokio::time::sleep(patience / 10).await;
+    let busy = store.claim(&of_cpu(), "thief", LEASE, 5).await;
+    assert!(matches!(busy, Err(StoreError::Busy(_))), "{busy:?}");
+    for read in join_all(reads).await {
+        assert!(matches!(read.unwrap(), Err(StoreError::Busy(_))));
+    }
+    run(&mut other, "COMMIT").await;
+    harness.spoil("UPDATE jobs SET lease_until = 0").await;
+    let taken = store.claim(&of_cpu(), "thief", LEASE, 5).await.unwrap();
+    assert_eq!(taken.expect("its worker is lost").work.attempts(), 2);
+}
+
 /// The server answers a COMMIT of such a one with a ROLLBACK, and no error.
 pub async fn a_failed_transaction_is_not_taken_for_a_commit(harness: &Harness) {
     let store = harness.open().await;
@@ -303,6 +333,62 @@ pub async fn a_failed_transaction_is_not_taken_for_a_commit(harness: &Harness) {
     assert_eq!(store.job(&held.job.id).await.unwrap().unwrap().state, JobState::Running);
     run(&mut other, "ALTER TABLE jobs DROP CONSTRAINT no_end").await;
     store.finish(&held.fence, &finish).await.unwrap();
+}
+
+/// The sums of what turns have searched are of all: two that end jobs of the same turns in another order each wrote what the other waited for.
+pub async fn those_who_end_jobs_of_many_do_not_wait_for_each_other(harness: &Harness) {
+    let store = harness.open().await;
+    let (matrix, first) = queued(&*store).await;
+    for at in 0..3 {
+        store.submit(&new_job(&matrix, &at.to_string(), at)).await.unwrap();
+    }
+    let mut all = vec![first.id.0];
+    let mut other = raw(harness).await;
+    let rest: Vec<String> = sqlx::query_scalar("SELECT id FROM jobs WHERE id <> $1 ORDER BY id")
+        .bind(&all[0])
+        .fetch_all(&mut other)
+        .await
+        .unwrap();
+    all.extend(rest);
+    // Two of one token and two of another.
+    for (job, token) in all.iter().zip(["x", "y", "y", "x"]) {
+        run(&mut other, &format!("UPDATE jobs SET token = '{token}' WHERE id = '{job}'")).await;
+    }
+    // Connections of the server's processes of which each fifth at the latest has a slot that another had before.
+    let mut ends = Vec::new();
+    for _ in 0..5 {
+        ends.push(raw(harness).await);
+    }
+    let mut numbers: Vec<(i32, PgConnection)> = Vec::new();
+    for mut end in ends {
+        let number = sqlx::query_scalar("SELECT pg_backend_pid() % 4").fetch_one(&mut end).await;
+        numbers.push((number.unwrap(), end));
+    }
+    numbers.sort_by_key(|(number, _)| *number);
+    let at = numbers.windows(2).position(|pair| pair[0].0 == pair[1].0).unwrap();
+    let mut pair = numbers.drain(at..at + 2).map(|(_, end)| end);
+    let (mut one, mut two) = (pair.next().unwrap(), pair.next().unwrap());
+    let end = |job: &str| {
+        format!("UPDATE jobs SET state = 'failed', finished_at = clock_ms() WHERE id = '{job}'")
+    };
+    for transaction in [&mut one, &mut two] {
+        run(transaction, "BEGIN; SET LOCAL deadlock_timeout = '100ms'").await;
+    }
+    soon("x", run(&mut one, &end(&all[0]))).await;
+    soon("y", run(&mut two, &end(&all[1]))).await;
+    let [second, first] = [end(&all[2]), end(&all[3])];
+    let crossed = async {
+        tokio::join!(run(&mut one, &second), run(&mut two, &first));
+    };
+    soon("the other's", crossed).await;
+    run(&mut one, "COMMIT").await;
+    run(&mut two, "COMMIT").await;
+    let sums = sqlx::query_as::<_, (String, f64)>(
+        "SELECT turn, SUM(seconds) FROM searched GROUP BY turn ORDER BY turn",
+    );
+    let sums = sums.fetch_all(&mut other).await.unwrap();
+    let expected = [("default", 4.0), ("default/x", 2.0), ("default/y", 2.0)];
+    assert_eq!(sums, expected.map(|(turn, sum)| (turn.to_owned(), sum)));
 }
 
 pub async fn a_round_of_upkeep_is_one_processes(harness: &Harness) {

@@ -13,7 +13,7 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("ops", &["domain", "sparse", "search"]),
     ("engine", &["domain", "environment", "sparse"]),
     ("fence", &["domain", "environment"]),
-    ("reader", &["domain", "sparse", "fence"]),
+    ("reader", &["domain", "sparse", "fence", "bundle"]),
     ("evaluator", &["domain", "environment", "sparse", "ops", "engine", "fence"]),
     ("bundle", &["domain", "sparse", "ops", "engine"]),
     ("pool", &["domain", "environment"]),

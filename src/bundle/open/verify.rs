@@ -4,13 +4,13 @@ use super::super::operand::{
     self, COL_IDX, DIAGONAL, MATRIX_COL_IDX, MATRIX_ROW_PTR, ROW_PTR, VALUES,
 };
 use super::{Bundle, BundleError, contradiction};
-use crate::domain::DeviceKind;
 use crate::domain::bundle::{
     Argument, BundleArray, CudaForward, CudaModule, Forward, NO_ENTRY, UpdateValues,
 };
 use crate::domain::element::Element;
 use crate::domain::plan::{PLAN_VERSION, PREDICTED_VERSION};
 use crate::domain::recipe::ArrayData;
+use crate::domain::{DeviceKind, Matrix, Plan};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::collections::BTreeSet;
@@ -25,8 +25,8 @@ const LONGEST_NAME: usize = 200;
 impl Bundle {
     /// Everything that is not a hash.
     pub(super) fn verify(&self) -> Result<(), BundleError> {
+        verify_kept(&self.plan, &self.facts)?;
         self.verify_plan()?;
-        self.verify_facts()?;
         self.verify_arrays()?;
         self.verify_forward()
     }
@@ -34,23 +34,10 @@ impl Bundle {
     /// What the manifest repeats of the plan must be the plan's.
     fn verify_plan(&self) -> Result<(), BundleError> {
         let (manifest, plan) = (&self.manifest, &self.plan);
-        if plan.version == 0 || plan.version > PLAN_VERSION {
-            return Err(contradiction(format!("its plan has version {}", plan.version)));
-        }
-        if (plan.version == PREDICTED_VERSION) != plan.is_predicted() {
-            return Err(contradiction(
-                "its plan is measured in one place and predicted in another",
-            ));
-        }
-        if !uuid::Uuid::parse_str(&plan.id.0).is_ok_and(|id| id.to_string() == plan.id.0) {
-            return Err(contradiction("the plan's id is not a UUID in its usual form"));
-        }
         let matrix = &manifest.matrix;
         let (device, facts) = (&plan.device, &self.facts);
         let sizes = [(facts.rows, matrix.rows), (facts.cols, matrix.cols), (facts.nnz, matrix.nnz)];
         let same = [
-            ("properties of the matrix", facts.digest == plan.matrix),
-            ("pattern of the matrix", facts.pattern_digest == plan.pattern_digest),
             ("size of the matrix", sizes.iter().all(|(facts, matrix)| facts == matrix)),
             ("plan", manifest.plan == plan.id),
             ("matrix", matrix.digest == plan.matrix),
@@ -63,10 +50,6 @@ impl Bundle {
         ];
         if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
             return Err(contradiction(format!("the manifest and the plan differ in the {what}")));
-        }
-        let most = Csr::MAX_DIMENSION;
-        if matrix.rows > most || matrix.cols > most || matrix.nnz > u64::from(u32::MAX) {
-            return Err(contradiction("the matrix is larger than any that is tuned"));
         }
         Ok(())
     }
@@ -144,22 +127,6 @@ impl Bundle {
         match fits {
             true => Ok(()),
             false => Err(contradiction("row_ptr, col_idx and values are no sparse matrix")),
-        }
-    }
-
-    /// Lookups and models read the properties of every plan's matrix.
-    fn verify_facts(&self) -> Result<(), BundleError> {
-        let facts = &self.facts;
-        let plain = |name: &String| {
-            name.chars().count() <= LONGEST_NAME && !name.chars().any(char::is_control)
-        };
-        if !facts.name.as_ref().is_none_or(plain) {
-            return Err(contradiction("the matrix's name is too long, or has control characters"));
-        }
-        let features = serde_json::to_value(&facts.features);
-        match features.is_ok_and(|features| no_negative(&features)) {
-            true => Ok(()),
-            false => Err(contradiction("the matrix has features that no matrix has")),
         }
     }
 
@@ -261,6 +228,40 @@ impl Bundle {
             }
         }
         Ok(())
+    }
+}
+
+/// What a service stores of a bundle, whoever says that it is of one. Lookups and models read the properties of every plan's matrix.
+pub(in crate::bundle) fn verify_kept(plan: &Plan, facts: &Matrix) -> Result<(), BundleError> {
+    if plan.version == 0 || plan.version > PLAN_VERSION {
+        return Err(contradiction(format!("its plan has version {}", plan.version)));
+    }
+    if (plan.version == PREDICTED_VERSION) != plan.is_predicted() {
+        return Err(contradiction("its plan is measured in one place and predicted in another"));
+    }
+    if !uuid::Uuid::parse_str(&plan.id.0).is_ok_and(|id| id.to_string() == plan.id.0) {
+        return Err(contradiction("the plan's id is not a UUID in its usual form"));
+    }
+    let same = [
+        ("properties of the matrix", facts.digest == plan.matrix),
+        ("pattern of the matrix", facts.pattern_digest == plan.pattern_digest),
+    ];
+    if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
+        return Err(contradiction(format!("the manifest and the plan differ in the {what}")));
+    }
+    let most = Csr::MAX_DIMENSION;
+    if facts.rows > most || facts.cols > most || facts.nnz > u64::from(u32::MAX) {
+        return Err(contradiction("the matrix is larger than any that is tuned"));
+    }
+    let plain =
+        |name: &String| name.chars().count() <= LONGEST_NAME && !name.chars().any(char::is_control);
+    if !facts.name.as_ref().is_none_or(plain) {
+        return Err(contradiction("the matrix's name is too long, or has control characters"));
+    }
+    let features = serde_json::to_value(&facts.features);
+    match features.is_ok_and(|features| no_negative(&features)) {
+        true => Ok(()),
+        false => Err(contradiction("the matrix has features that no matrix has")),
     }
 }
 

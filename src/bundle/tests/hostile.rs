@@ -1,6 +1,6 @@
 //! Bundles that are damaged, or contradict themselves.
 
-use super::super::{Bundle, Values, container};
+use super::super::{Bundle, Extract, Named, Values, container};
 use super::*;
 use crate::domain::bundle::{MANIFEST, Manifest};
 use std::io::Write;
@@ -152,4 +152,43 @@ fn a_mapped_file_is_as_good_as_one_in_memory() {
     assert_eq!(&manifest, read.manifest());
     let place = read.tensor("values").unwrap();
     assert_eq!(&file[place], read.array("values").unwrap());
+}
+
+/// The service believes nothing of what another process says of a bundle.
+#[test]
+fn what_is_said_of_a_bundle_is_checked_anew() {
+    let matrix = generated(GENERATED[0]).unwrap();
+    let problem = spmm(3, Dtype::F32, Layout::Row);
+    let candidate = candidates(&matrix, &problem, DeviceKind::Cuda).remove(0);
+    let plan = plan(&matrix, &problem, DeviceKind::Cuda, &candidate).unwrap();
+    let file = bundle(&matrix, &plan, Values::Included).unwrap();
+    let whole = file.len() as u64;
+    let honest = Extract::of(&Bundle::from_bytes(file.clone()).unwrap());
+    assert!(!honest.files.is_empty() && honest.plan == plan.0);
+    for named in &honest.files {
+        let Named { digest, start, bytes } = *named;
+        assert_eq!(Digest::of(&file[start as usize..(start + bytes) as usize]), digest);
+    }
+    assert_eq!(Extract::read(&honest.to_json().unwrap(), whole).unwrap(), honest);
+    type Change = fn(&mut Extract);
+    let changes: [(Change, &str); 9] = [
+        (|it| it.files[0].start = u64::MAX, "or nowhere"),
+        (|it| it.files[0].bytes = u64::MAX, "or nowhere"),
+        (|it| it.files[0].digest = Digest::of(b"other"), "does not name"),
+        (|it| it.files.push(it.files[0]), "does not name"),
+        (|it| it.plan.version = 99, "version 99"),
+        (|it| it.plan.id.0 = "../x".to_owned(), "not a UUID"),
+        (|it| it.facts.digest = Digest::of(b"other"), "properties of the matrix"),
+        (|it| it.facts.name = Some("a\nb".to_owned()), "control characters"),
+        (|it| it.facts.rows = u64::MAX, "larger than any"),
+    ];
+    for (change, why) in changes {
+        let mut changed = honest.clone();
+        change(&mut changed);
+        let refused = Extract::read(&changed.to_json().unwrap(), whole).unwrap_err().to_string();
+        assert!(refused.contains(why), "{why}: {refused}");
+    }
+    let shorter = Extract::read(&honest.to_json().unwrap(), 10).unwrap_err().to_string();
+    assert!(shorter.contains("or nowhere"), "{shorter}");
+    assert!(Extract::read(b"[]", whole).is_err());
 }

@@ -3,7 +3,6 @@
 use super::format::{correlation, count, percent};
 use super::moment::Moment;
 use super::pictures::history::{self, History};
-use super::work::training_words;
 use crate::domain::learned::{Activation, AtK, Importance, Learner, RankerScore, Scope};
 use crate::domain::{LearnedModel, Training};
 use crate::http::behalf::Served;
@@ -107,7 +106,7 @@ impl From<&Training> for Live {
         Self {
             id: training.id.to_string(),
             state: training.state.name(),
-            stage: training_words(training.stage),
+            stage: training.stage.name(),
             percent: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,
             message: training.message.clone().unwrap_or_default(),
         }

@@ -1,7 +1,6 @@
 //! Work in words, the same on every page: what it is doing, how much of it is done, how it ended.
 
 use crate::domain::job::share_done;
-use crate::domain::training::TrainingStage;
 use crate::domain::{Job, JobState, SearchStrategy, Stage, Timestamp};
 use crate::explain;
 
@@ -25,18 +24,6 @@ pub const fn stage_words(stage: Stage) -> &'static str {
         Stage::Measuring => "measuring candidates",
         Stage::Finals => "timing the finalists in turn",
         Stage::Done => "done",
-    }
-}
-
-/// What a running training is doing.
-pub const fn training_words(stage: TrainingStage) -> &'static str {
-    match stage {
-        TrainingStage::Waiting => "waiting",
-        TrainingStage::Describing => "describing",
-        TrainingStage::Reading => "reading",
-        TrainingStage::Judging => "judging",
-        TrainingStage::Training => "training",
-        TrainingStage::Done => "done",
     }
 }
 

@@ -1,37 +1,36 @@
-//! An upload that is read behind the fence, by a process of its own.
+//! An upload that is read behind the fence, by a process of its own, unless this process reads what is its own (`Tuner`, commands).
 //!
-//! What the process says is not believed: it writes a canonical file, to a descriptor of this process's own staged file, and is gone
-//! before that file is looked at. This process then reads the file as it reads any stored matrix, with every bound and order checked,
-//! and computes digests and properties from what it has read. So the worst that a reader can do is to hand in another matrix than the
+//! Of a matrix, this process reads the file that the other wrote as it reads any stored matrix, with every bound and order checked, and
+//! computes digests and properties from what it has read. So the worst that a reader can do is to hand in another matrix than the
 //! upload has, under that matrix's own digest, as its client could have done without it.
+//!
+//! Of a bundle, it takes the plan, which is checked as far as the service relies on it, and the places of files, whose contents are compared
+//! with the digests that the plan names: the worst is a plan that its bundle does not have, for the same client.
 
-use super::{Read, Received, identified};
+use super::{Read, Received, decoded, identified};
+use crate::bundle::{BundleError, Extract};
 use crate::domain::LONGEST_NAME;
-use crate::domain::reading::{Answer, Order, Said};
-use crate::pool::{Ending, Host, ReaderError, Readers};
-use crate::service::room::{Reserved, Room};
+use crate::domain::reading::Wanted;
+use crate::pool::{ReaderError, Readers};
+use crate::service::room::Reserved;
 use crate::service::{Result, Service, ServiceError};
 use crate::sparse::canonical::{self, CanonicalError};
-use crate::sparse::read::{Coding, Held, Limits, ReadError};
+use crate::sparse::read::{Coding, Limits};
 use crate::sparse::{digest, features};
-use crate::store::Blobs;
-use async_trait::async_trait;
 use metrics::histogram;
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tempfile::NamedTempFile;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Longest word for what memory is for, in characters.
-const LONGEST_PLACE: usize = 60;
-
 /// The canonical file of a matrix, without its digests.
 pub(super) struct Staged {
     pub(super) file: NamedTempFile,
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Its room, or why it may not be stored, unless it is stored already.
-    room: Result<Reserved>,
+    pub(super) room: Result<Reserved>,
 }
 
 impl Staged {
@@ -48,19 +47,6 @@ impl Staged {
     }
 }
 
-/// Answers what one reader asks for.
-struct Clerk {
-    limits: Limits,
-    memory: Held,
-    disk: Held,
-    blobs: Arc<dyn Blobs>,
-    room: Arc<Room>,
-    spooled: bool,
-    staged: Option<Staged>,
-    /// Why something was denied: the client is told this, and not what the reader makes of it.
-    denied: Option<ServiceError>,
-}
-
 impl Service {
     /// Has the upload read by a process of its own.
     pub(super) async fn read_fenced(
@@ -71,42 +57,75 @@ impl Service {
         permit: OwnedSemaphorePermit,
     ) -> Result<Read> {
         let started = Instant::now();
-        let limits = self.inner.settings.limits.clone();
-        let order = Order {
-            coding: coding.map(|coding| coding.name().to_owned()),
-            max_rows: limits.max_rows,
-            max_cols: limits.max_cols,
-            max_nnz: limits.max_nnz,
-            max_decompressed_bytes: limits.max_decompressed_bytes,
-            max_ratio: limits.max_ratio,
-        };
-        let failed = |error| ServiceError::of_io("an upload", error);
-        let upload = tokio::fs::File::open(&**file).await.map_err(failed)?.into_std().await;
-        let mut clerk = Clerk {
-            memory: limits.budget(),
-            disk: limits.disk.open(u64::MAX),
-            blobs: Arc::clone(&self.inner.blobs),
-            room: Arc::clone(&self.inner.room),
-            limits,
-            spooled: false,
-            staged: None,
-            denied: None,
-        };
-        let ending = readers.read(&order, &upload, &mut clerk).await;
-        if let Some(why) = clerk.denied {
-            return Err(why);
-        }
-        let name = match ending? {
-            Ending::Done { name } => name,
-            Ending::Refused(refusal) => return Err(ReadError::from(refusal).into()),
-        };
-        let staged = clerk.staged.ok_or_else(|| distrusted("it asked for no file to write to"))?;
-        // What it was granted is free again, and is charged to this process by what there is to read.
-        drop((clerk.memory, clerk.disk));
+        let (name, mut clerk) = self.have_read(readers, Wanted::Matrix, (file, coding)).await?;
+        clerk.give_disk();
+        let staged = clerk.staged.take();
+        let staged = staged.ok_or_else(|| distrusted("it asked for no file to write to"))?;
         let read = move || checked(staged, name, &clerk.limits, permit);
         let read = tokio::task::spawn_blocking(read).await??;
         histogram!("sparsetune_parse_seconds").record(started.elapsed().as_secs_f64());
         Ok(read)
+    }
+
+    /// What is kept of a bundle, and the file that it was unpacked to if it was packed on its way. The caller has a permit to read.
+    pub(in crate::service) async fn read_bundle(
+        &self,
+        upload: &Path,
+        coding: Option<Coding>,
+    ) -> Result<(Extract, Option<Received>)> {
+        let path = upload.to_owned();
+        let failed = |error| ServiceError::of_io("a bundle", error);
+        let Some(readers) = &self.inner.readers else {
+            let settings = self.inner.settings.clone();
+            let read = move || {
+                let unpacked =
+                    coding.map(|coding| decoded(&path, coding, &settings)).transpose()?;
+                let file = File::open(unpacked.as_deref().unwrap_or(&path)).map_err(failed)?;
+                Ok((Extract::of_file(&file, &settings.limits.memory)?, unpacked))
+            };
+            return tokio::task::spawn_blocking(read).await?;
+        };
+        let (_, mut clerk) = self.have_read(readers, Wanted::Bundle, (upload, coding)).await?;
+        let read = move || {
+            let unpacked = clerk.unpacked()?;
+            if unpacked.is_some() != coding.is_some() {
+                return Err(distrusted("it unpacked what was not packed, or did not"));
+            }
+            let bundle = unpacked.as_deref().unwrap_or(&path);
+            let bytes = std::fs::metadata(bundle).map_err(failed)?.len();
+            Ok((clerk.extract(bytes)?, unpacked))
+        };
+        tokio::task::spawn_blocking(read).await?
+    }
+
+    /// What was received, unpacked if it was packed on its way.
+    pub(in crate::service) async fn unpacked(
+        &self,
+        received: Received,
+        coding: Option<Coding>,
+    ) -> Result<Received> {
+        let Some(coding) = coding else { return Ok(received) };
+        let _permit = self.inner.parses.clone().acquire_owned().await?;
+        let Some(readers) = &self.inner.readers else {
+            let settings = self.inner.settings.clone();
+            return tokio::task::spawn_blocking(move || decoded(&received, coding, &settings))
+                .await?;
+        };
+        let asked = self.have_read(readers, Wanted::Unpacked, (&received, Some(coding)));
+        let (_, mut clerk) = asked.await?;
+        let unpacked = tokio::task::spawn_blocking(move || clerk.unpacked()).await??;
+        unpacked.ok_or_else(|| distrusted("it asked for no file to unpack to"))
+    }
+}
+
+/// Why this process refuses a bundle.
+impl From<BundleError> for ServiceError {
+    fn from(error: BundleError) -> Self {
+        match error {
+            BundleError::Io(error) => Self::of_io("a bundle", error),
+            BundleError::Memory(error) => error.into(),
+            error => Self::BadBundle { message: error.to_string() },
+        }
     }
 }
 
@@ -135,66 +154,10 @@ fn checked(
 }
 
 /// A text of a reader, as far as it may be shown.
-fn printable(text: &str, most: usize) -> String {
+pub(super) fn printable(text: &str, most: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(most).collect()
 }
 
-fn distrusted(how: impl Into<String>) -> ServiceError {
+pub(super) fn distrusted(how: impl Into<String>) -> ServiceError {
     ReaderError::Garbage(how.into()).into()
-}
-
-impl Clerk {
-    fn grant(held: &Held, least: u64, most: u64, place: &str) -> Result<(Answer, Option<File>)> {
-        let place = printable(place, LONGEST_PLACE);
-        let most = most.max(least);
-        let bytes = match held.charge(most, 1, place.clone()) {
-            Ok(()) => most,
-            Err(_) => held.charge(least, 1, place).map(|()| least)?,
-        };
-        Ok((Answer::Granted { bytes }, None))
-    }
-
-    async fn spool(&mut self) -> Result<(Answer, Option<File>)> {
-        if std::mem::replace(&mut self.spooled, true) {
-            return Err(distrusted("it asked for a second file for unpacked bytes"));
-        }
-        let spool = self.limits.spool.clone();
-        let file = tokio::task::spawn_blocking(move || spool.file()).await?;
-        let file = file.map_err(|error| ServiceError::of_io("unpacked bytes", error))?;
-        Ok((Answer::File, Some(file)))
-    }
-
-    async fn output(&mut self, bytes: u64) -> Result<(Answer, Option<File>)> {
-        if self.staged.is_some() {
-            return Err(distrusted("it asked for a second file to write to"));
-        }
-        let file = self.blobs.stage().await?;
-        let room = Arc::clone(&self.room);
-        let room = tokio::task::spawn_blocking(move || room.take(bytes)).await?;
-        if let Err(why) = &room {
-            // What is stored already needs no room, which is known only once it is written: to disk for temporary files.
-            self.disk.charge(bytes, 1, "the matrix").map_err(|_| why.clone())?;
-        }
-        let output = file.reopen();
-        let output = output.map_err(|error| ServiceError::of_io("a matrix file", error))?;
-        self.staged = Some(Staged { file, bytes, room });
-        Ok((Answer::File, Some(output)))
-    }
-}
-
-#[async_trait]
-impl Host for Clerk {
-    async fn answer(&mut self, said: Said) -> (Answer, Option<File>) {
-        let answered = match said {
-            Said::Memory { least, most, place } => Self::grant(&self.memory, least, most, &place),
-            Said::Disk { least, most, place } => Self::grant(&self.disk, least, most, &place),
-            Said::Spool => self.spool().await,
-            Said::Output { bytes } => self.output(bytes).await,
-            Said::Done { .. } | Said::Refused(_) => Err(distrusted("it ended twice")),
-        };
-        answered.unwrap_or_else(|why| {
-            self.denied.get_or_insert(why);
-            (Answer::Denied, None)
-        })
-    }
 }

@@ -50,9 +50,7 @@ impl Service {
         E: Display,
     {
         let received = receive(body, &self.inner.settings).await?;
-        let settings = self.inner.settings.clone();
-        let received =
-            tokio::task::spawn_blocking(move || received.decoded(coding, &settings)).await??;
+        let received = self.unpacked(received, coding).await?;
         let bytes = tokio::fs::metadata(&*received).await;
         let bytes = bytes.map_err(|error| ServiceError::of_io("an upload", error))?.len();
         let most = self.inner.settings.limits.unpacked(bytes);

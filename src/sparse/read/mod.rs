@@ -23,7 +23,7 @@ pub use coding::Coding;
 pub use error::{ReadError, ReadErrorKind};
 pub use limits::{AskFile, Limits, Spooling};
 pub use pool::{Held, Lender, Pool, Present, Shortage};
-pub use source::{decode, decode_path};
+pub use source::{decode, decode_file};
 
 use super::Csr;
 use std::fs::File;

@@ -106,13 +106,13 @@ pub fn decode(packed: &[u8], coding: Coding, limit: u64) -> Result<Vec<u8>, Read
 }
 
 /// Unpacks a file into another, whose bytes are charged to `disk`.
-pub fn decode_path(
-    from: &Path,
+pub fn decode_file(
+    from: &File,
     coding: Coding,
     limits: &Limits,
     (to, disk): (&mut File, &Held),
 ) -> Result<(), ReadError> {
-    let (held, packed) = (limits.budget(), map(from)?);
+    let (held, packed) = (limits.budget(), map_open(from)?);
     Unpacking::new(coding, &packed, limits, &held)?.drain(|piece| {
         disk.charge(piece.len() as u64, 1, "the unpacked upload")?;
         to.write_all(piece).map_err(|error| spool_error(&error))

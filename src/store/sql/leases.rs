@@ -29,12 +29,21 @@ pub(super) const WAITING: &str = concat!(
     ")"
 );
 
-/// Turns are fair among tokens: after the priority, the one that has searched least lately comes first. What was searched counts less
-/// the longer ago it ended, and nothing after an hour; a job counts as a second at least, so that a row of failures is no free ride.
+/// What a turn, or a namespace under its own name, has searched lately: less the longer ago it ended, and nothing after an hour.
+macro_rules! lately {
+    () => {
+        "COALESCE(SUM(seconds * (3600000 - COALESCE(MAX(/*[*/$3/*|statement_ms()]*/ - since - 150000, 0), 0))), 0.0) / 3600000.0
+             FROM searched WHERE since > /*[*/$3/*|statement_ms()]*/ - 3750000 AND searched.turn = "
+    };
+}
+
+/// Turns are fair among namespaces, and within one among its tokens: after the priority, the namespace that has searched least lately comes
+/// first, however many tokens it has, and of a namespace the token that has. A job counts as a second at least, so that a row of failures
+/// is no free ride.
 ///
 /// Neither the jobs that wait nor those that have ended are read: from one priority and turn of a queue the next is found in
-/// the index (`turns`), of each only the oldest jobs are looked at, and what a turn has searched was added up as its jobs ended, by five
-/// minutes (`searched`, written by a trigger), so that of each turn some dozens of rows are read.
+/// the index (`turns`), of each only the oldest jobs are looked at, and what a turn and its namespace have searched was added up as jobs
+/// ended, by five minutes (`searched`, written by a trigger), so that of each some dozens of rows are read.
 ///
 /// On a server some of those that come first are looked at, and the first is locked that nobody else is just claiming; its terms are
 /// repeated there, since they hold for the row as it is once it is locked.
@@ -64,12 +73,20 @@ pub(super) const TAKE: &str = concat!(
     expired!(),
     "),
      shares AS MATERIALIZED (
-         SELECT turn, (
-             SELECT COALESCE(SUM(seconds * (3600000 - COALESCE(MAX(/*[*/$3/*|statement_ms()]*/ - since - 150000, 0), 0))), 0.0) / 3600000.0
-             FROM searched WHERE searched.turn = whose.turn AND since > /*[*/$3/*|statement_ms()]*/ - 3750000)
+         SELECT turn, substr(turn, 1, instr(turn, '/') - 1) AS namespace, (SELECT ",
+    lately!(),
+    "whose.turn)
          + (SELECT COALESCE(SUM(MAX(search_seconds, 1.0)), 0.0)
              FROM jobs used /*[*/INDEXED BY jobs_running_of/*|]*/ WHERE used.turn = whose.turn AND used.state = 'running') AS seconds
          FROM (SELECT turn FROM turns UNION SELECT turn FROM lapsed) whose),
+     spaces AS MATERIALIZED (
+         SELECT namespace, (SELECT ",
+    lately!(),
+    "whose.namespace)
+         + (SELECT COALESCE(SUM(MAX(search_seconds, 1.0)), 0.0)
+             FROM jobs used /*[*/INDEXED BY jobs_running_of/*|]*/
+             WHERE used.turn >= whose.namespace || '/' AND used.turn < whose.namespace || '0' AND used.state = 'running') AS seconds
+         FROM (SELECT DISTINCT namespace FROM shares) whose),
      heads AS (
          SELECT head.id, turns.priority, turns.turn, head.created_at
          FROM turns CROSS JOIN /*[*/jobs head ON head.id = (SELECT id/*|LATERAL (SELECT id, created_at]*/
@@ -78,16 +95,17 @@ pub(super) const TAKE: &str = concat!(
              ORDER BY created_at, id LIMIT /*[*/1)/*|32) head]*/
          UNION ALL SELECT id, priority, turn, created_at FROM lapsed),
      best AS MATERIALIZED (
-         SELECT heads.id, heads.priority, shares.seconds, heads.created_at FROM heads JOIN shares ON shares.turn = heads.turn
-         ORDER BY heads.priority DESC, shares.seconds, heads.created_at, heads.id LIMIT 32)
+         SELECT heads.id, heads.priority, spaces.seconds AS together, shares.seconds, heads.created_at
+         FROM heads JOIN shares ON shares.turn = heads.turn JOIN spaces ON spaces.namespace = shares.namespace
+         ORDER BY heads.priority DESC, spaces.seconds, shares.seconds, heads.created_at, heads.id LIMIT 32)
      UPDATE jobs SET state = 'running', owner = $1, epoch = epoch + 1, lease_until = /*[*/$3/*|clock_ms()]*/ + $2, lease_ms = $2,
          attempts = attempts + 1, started_at = COALESCE(started_at, /*[*/$3/*|clock_ms()]*/), last_seq = last_seq + 1
      WHERE id = (
-         /*[*/SELECT id FROM best ORDER BY priority DESC, seconds, created_at, id LIMIT 1/*|
+         /*[*/SELECT id FROM best ORDER BY priority DESC, together, seconds, created_at, id LIMIT 1/*|
          SELECT next.id FROM best JOIN jobs next ON next.id = best.id
          WHERE next.state = 'queued' OR (next.state = 'running'
              AND (next.lease_until <= clock_ms() OR next.lease_until - COALESCE(next.lease_ms, 3600000) > clock_ms() + 1000))
-         ORDER BY best.priority DESC, best.seconds, best.created_at, best.id LIMIT 1 FOR UPDATE OF next SKIP LOCKED]*/)
+         ORDER BY best.priority DESC, best.together, best.seconds, best.created_at, best.id LIMIT 1 FOR UPDATE OF next SKIP LOCKED]*/)
      RETURNING ",
     work_columns!()
 );
@@ -110,7 +128,7 @@ pub(super) async fn claim(
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let (kind, [one, two, three]) = (queue.kind().name(), queue.names());
     let lease = Duration::from_millis(lease_ms.max(0).unsigned_abs());
-    let asked = Instant::now();
+    let (free, asked) = (store.readers.has_free(), Instant::now());
     let waiting: Option<i64> = db::query_scalar(WAITING)
         .bind(kind)
         .bind(one)
@@ -120,7 +138,7 @@ pub(super) async fn claim(
         .bind(queue.understands())
         .fetch_optional(&store.readers)
         .await?;
-    if asked.elapsed() > (lease / 3).max(AWAY) {
+    if free && asked.elapsed() > (lease / 3).max(AWAY) {
         store.readers.was_silent();
     }
     if waiting.is_none() {

@@ -5,7 +5,6 @@ use crate::http::App;
 use crate::http::dashboard::format;
 use crate::http::dashboard::moment::Moment;
 use crate::http::dashboard::shell::{Place, Shell, fragment, html};
-use crate::http::dashboard::work::training_words;
 use crate::http::error::Problem;
 use askama::Template;
 use axum::http::HeaderMap;
@@ -56,7 +55,7 @@ impl From<Training> for Standing {
             class: training.request.scope.device_class.to_string(),
             state: training.state.name(),
             tone: format::tone(training.state),
-            stage: training_words(training.stage),
+            stage: training.stage.name(),
             live: !training.state.is_final(),
             failed: training.state == JobState::Failed,
             percent: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,

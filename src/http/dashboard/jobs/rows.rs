@@ -3,7 +3,7 @@
 
 use super::super::format;
 use super::super::moment::Moment;
-use super::super::work::{ending, stage_words, thousandths, training_words};
+use super::super::work::{ending, stage_words, thousandths};
 use crate::domain::{Digest, Job, JobState, Stage, Timestamp, Training, Work};
 use std::collections::HashMap;
 
@@ -152,7 +152,7 @@ fn standing_of_training(training: &Training) -> Standing {
         JobState::Running => Standing::Under {
             text: format!(
                 "{}, {:.0} %",
-                training_words(training.stage),
+                training.stage.name(),
                 (100.0 * training.progress.clamp(0.0, 1.0)).floor()
             ),
             done: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,

@@ -25,6 +25,8 @@ pub(in crate::store::sql) struct Doubt {
 struct Seen {
     spent: Option<Instant>,
     silent: Option<Instant>,
+    /// When the server last said anything to this process.
+    heard: Option<Instant>,
 }
 
 impl Doubt {
@@ -53,25 +55,44 @@ impl Doubt {
         limit: Duration,
         call: impl Future<Output = sqlx::Result<T>>,
     ) -> sqlx::Result<T> {
-        // Dropped after the doubt is on record: its connection must not go back to the pool as one that is trusted.
-        let mut call = pin!(call);
-        let found = timeout(limit, &mut call).await;
-        self.heard(found.unwrap_or_else(|_| Err(sqlx::Error::Io(silence(limit)))))
-    }
-
-    fn heard<T>(&self, found: sqlx::Result<T>) -> sqlx::Result<T> {
-        if let Err(error) = &found {
-            let spent = is_spent(error);
-            let now = Instant::now();
-            let mut seen = self.seen();
-            if spent {
-                seen.spent = Some(now);
-            }
-            if spent || matches!(error, sqlx::Error::PoolTimedOut) {
-                seen.silent = Some(now);
-            }
+        let found = self.limited(limit, call).await;
+        if found.is_ok() {
+            self.seen().heard = Some(Instant::now());
         }
         found
+    }
+
+    /// [`Self::of`] a connection of the pool, which may be one that was used a moment ago: the server has said nothing then.
+    pub async fn of_pool<T>(&self, call: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+        self.limited(self.limit, call).await
+    }
+
+    async fn limited<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = sqlx::Result<T>>,
+    ) -> sqlx::Result<T> {
+        // Dropped after the doubt is on record: its connection must not go back to the pool as one that is trusted.
+        let mut call = pin!(call);
+        let asked = Instant::now();
+        let found = timeout(limit, &mut call).await;
+        let found = found.unwrap_or_else(|_| Err(sqlx::Error::Io(silence(limit))));
+        found.inspect_err(|error| self.failed(error, asked))
+    }
+
+    /// What a call that was made then says of the server.
+    fn failed(&self, error: &sqlx::Error, asked: Instant) {
+        let now = Instant::now();
+        let mut seen = self.seen();
+        match error {
+            error if is_spent(error) => (seen.spent, seen.silent) = (Some(now), Some(now)),
+            // Others of this process may have all connections, to whom the server speaks.
+            sqlx::Error::PoolTimedOut if seen.heard.is_none_or(|at| at < asked) => {
+                seen.silent = Some(now);
+            }
+            sqlx::Error::Database(_) => seen.heard = Some(now),
+            _ => {}
+        }
     }
 
     /// The server was asked for something small, and took so long for it that it must have been away.
@@ -129,9 +150,9 @@ mod tests {
     fn connections_made_before_the_doubt_are_not_trusted() {
         let doubt = Doubt::new(Duration::from_secs(60));
         assert!(doubt.trusts(Duration::from_secs(3600)));
-        doubt.heard::<()>(Err(sqlx::Error::RowNotFound)).unwrap_err();
+        doubt.failed(&sqlx::Error::RowNotFound, Instant::now());
         assert!(doubt.trusts(Duration::from_secs(3600)));
-        doubt.heard::<()>(Err(sqlx::Error::BeginFailed)).unwrap_err();
+        doubt.failed(&sqlx::Error::BeginFailed, Instant::now());
         assert!(!doubt.trusts(Duration::from_secs(3600)));
         std::thread::sleep(Duration::from_millis(5));
         assert!(doubt.trusts(Duration::ZERO));
@@ -172,6 +193,28 @@ mod tests {
         let busy = doubt.of(async { Err::<(), _>(sqlx::Error::PoolTimedOut) }).await;
         assert!(matches!(busy, Err(sqlx::Error::PoolTimedOut)));
         assert!(doubt.trusts(Duration::from_secs(3600)));
+        assert!(!doubt.has_answered_for(Duration::from_secs(1)));
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_connection_while_others_are_answered_says_nothing_of_the_server() {
+        let doubt = Doubt::new(Duration::from_secs(60));
+        let others = doubt.clone();
+        let waits = async {
+            // A connection that is taken from the pool says nothing, and what is asked on it does.
+            others.of_pool(async { Ok(()) }).await?;
+            others.of(async { Ok(()) }).await?;
+            Err::<(), _>(sqlx::Error::PoolTimedOut)
+        };
+        assert!(doubt.of_pool(waits).await.is_err());
+        assert!(doubt.has_answered_for(Duration::from_secs(3600)));
+        // What was said before the wait began says nothing of it.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let waits = async {
+            others.of_pool(async { Ok(()) }).await?;
+            Err::<(), _>(sqlx::Error::PoolTimedOut)
+        };
+        assert!(doubt.of_pool(waits).await.is_err());
         assert!(!doubt.has_answered_for(Duration::from_secs(1)));
     }
 }

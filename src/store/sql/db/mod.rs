@@ -137,6 +137,16 @@ impl Pool {
         }
     }
 
+    /// Whether a connection is free, so that who asks now waits for the server alone, and not for others of this process.
+    pub fn has_free(&self) -> bool {
+        match self {
+            Self::Sqlite(_) => true,
+            Self::Postgres(PostgresPool { pool, .. }) => {
+                pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections()
+            }
+        }
+    }
+
     /// An answer came so late that the server must have been away.
     pub fn was_silent(&self) {
         if let Self::Postgres(pool) = self {
@@ -163,13 +173,13 @@ const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 impl PostgresPool {
     /// A connection that answers: one that was used a moment ago is not asked by the pool.
     async fn connection(&self) -> sqlx::Result<PoolConnection<Postgres>> {
-        let mut connection = self.doubt.of(self.pool.acquire()).await?;
+        let mut connection = self.doubt.of_pool(self.pool.acquire()).await?;
         match self.doubt.of(connection.ping()).await {
             Ok(()) => Ok(connection),
             // Those that are as old are replaced from here on.
             Err(_) => {
                 connection.close_on_drop();
-                self.doubt.of(self.pool.acquire()).await
+                self.doubt.of_pool(self.pool.acquire()).await
             }
         }
     }

@@ -212,6 +212,7 @@ async fn claimed(store: &SqlStore) {
         "jobs_running (kind=? AND queue=?)",
         "searched USING PRIMARY KEY (turn=? AND since>?)",
         "jobs_running_of (turn=?)",
+        "jobs_running_of (turn>? AND turn<?)",
     ];
     assert!(by.iter().all(|by| take.contains(by)), "{take}");
     assert!(!take.contains("SCAN jobs") && !take.contains("SCAN next"), "{take}");
