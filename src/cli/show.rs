@@ -119,7 +119,7 @@ fn candidate(
         if trial.candidate == plan.candidate { WINNER } else { "" }.to_owned(),
         trial.candidate.to_string(),
         us(median),
-        interval.unwrap_or_default(),
+        interval.unwrap_or_else(|| if trial.cut { "cut short" } else { "" }.to_owned()),
         trial.predicted_us.map(us).unwrap_or_default(),
         format!("{:.0} %", 100.0 * plan.limit.us / median),
         baseline.map(|(_, us)| format!("{:.2}x", us / median)).unwrap_or_default(),
