@@ -119,7 +119,7 @@ fn candidate(
         if trial.candidate == plan.candidate { WINNER } else { "" }.to_owned(),
         trial.candidate.to_string(),
         us(median),
-        interval.unwrap_or_default(),
+        interval.unwrap_or_else(|| if trial.cut { "cut short" } else { "" }.to_owned()),
         trial.predicted_us.map(us).unwrap_or_default(),
         format!("{:.0} %", 100.0 * plan.limit.us / median),
         baseline.map(|(_, us)| format!("{:.2}x", us / median)).unwrap_or_default(),
@@ -326,9 +326,18 @@ fn tie(plan: &Plan) -> &'static str {
 /// The grade of a lookup, why it is not better, and the plan.
 pub fn lookup(lookup: &Lookup) -> String {
     let mut lines = vec![format!("match    {}", lookup.matched.grade)];
-    lines.extend(lookup.matched.reasons.iter().map(|reason| format!("         {reason}")));
+    let reasons = lookup.matched.reasons.iter();
+    lines.extend(reasons.map(|reason| format!("         {}", by_commands(reason))));
     lines.extend(lookup.plan.as_ref().map(plan));
     lines.join("\n")
+}
+
+/// What the API says of its requests, in the commands of who reads this.
+fn by_commands(reason: &str) -> String {
+    let kept = "it is not stored and cannot be found by its id: the same lookup by POST stores it";
+    reason
+        .replace(kept, "it is not stored, so it has no page")
+        .replace("POST /v1/jobs measures it", "`sparsetune submit` measures it")
 }
 
 fn stopped(by: StoppedBy) -> &'static str {

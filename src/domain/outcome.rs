@@ -54,6 +54,9 @@ pub struct Timing {
     /// The clock that took the samples; a pipelined one is the mean of a few calls.
     #[serde(default = "Clock::of_earlier_versions")]
     pub clock: Clock,
+    /// There are fewer samples than usual, because the job's time was used up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// Resource usage of a kernel, as reported by compiler and driver.
@@ -179,13 +182,19 @@ impl Timing {
             (sorted[middle - 1] + sorted[middle]) / 2.0
         };
         let ci95_us = [sorted[cut], sorted[last - cut]];
-        Some(Self { median_us, ci95_us, samples_us, dropped, clock: Clock::Isolated })
+        Some(Self { median_us, ci95_us, samples_us, dropped, clock: Clock::Isolated, cut: false })
     }
 
     /// The same, taken by this clock.
     #[must_use]
     pub fn by(self, clock: Clock) -> Self {
         Self { clock, ..self }
+    }
+
+    /// The same, perhaps of fewer samples than were wanted.
+    #[must_use]
+    pub fn cut_if(self, cut: bool) -> Self {
+        Self { cut, ..self }
     }
 }
 

@@ -8,6 +8,7 @@ use super::recipe::{Compiled, Scratch};
 use super::{Candidate, Clock, Device, Digest, L2Policy, Outcome, Problem, Timing};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Both sides refuse other versions.
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -90,6 +91,24 @@ impl Effort {
     pub fn gives_up_at(&self, us: f64) -> bool {
         self.give_up_us.is_some_and(|most| us > most)
     }
+
+    /// Whether what takes about so many microseconds ends while the trial has time, which it has from `began` on.
+    pub fn fits(&self, began: Instant, us: f64) -> bool {
+        let gone_ms = began.elapsed().as_secs_f64() * 1e3;
+        self.left_ms.is_none_or(|left_ms| gone_ms + us / 1e3 <= left_ms)
+    }
+
+    /// What is left of it after this time.
+    #[must_use]
+    pub fn after(self, gone: Duration) -> Self {
+        let left_ms = self.left_ms.map(|left_ms| (left_ms - gone.as_secs_f64() * 1e3).max(0.0));
+        Self { left_ms, ..self }
+    }
+
+    /// Whether a candidate that was verified is not timed any more.
+    pub fn is_used_up(&self) -> bool {
+        !self.needed && self.left_ms.is_some_and(|left_ms| left_ms <= 0.0)
+    }
 }
 
 /// The timing effort for one candidate.
@@ -106,6 +125,13 @@ pub struct Effort {
     pub give_up_us: Option<f64>,
     /// What a sample spans.
     pub clock: Clock,
+    /// What is left of the job's time for this trial, in milliseconds from its beginning on: no further sample is taken that would end
+    /// later, and a candidate whose first call has taken all of it is not timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<f64>,
+    /// It is timed once all the same, because there is no plan without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -162,6 +162,7 @@ impl<'a, W: Write> Session<'a, W> {
         candidate: &Candidate,
         effort: &Effort,
     ) -> Result<Reply, EvaluatorError> {
+        let began = Instant::now();
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         send_stage(&mut self.output, seq, trial::LOWERING)?;
         let recipe = match loaded.take(candidate, self.options) {
@@ -169,6 +170,7 @@ impl<'a, W: Write> Session<'a, W> {
             Err(Refusal(detail)) => return Ok(trial::measured(Outcome::Refused { detail }, None)),
         };
         let output = &mut self.output;
+        let effort = effort.after(began.elapsed());
         trial::run(engine, &recipe, effort, loaded.tolerance, |stage| {
             send_stage(output, seq, stage)
         })

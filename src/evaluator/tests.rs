@@ -69,6 +69,8 @@ fn measure(family: &str) -> RequestBody {
         budget_ms: 1.0,
         give_up_us: None,
         clock: Clock::Isolated,
+        left_ms: None,
+        needed: false,
     };
     RequestBody::Measure { candidate: Candidate::new(family), effort }
 }
@@ -133,6 +135,31 @@ fn a_lost_device_is_reported_as_outcome_and_ends_the_process() {
         panic!("{messages:?}");
     };
     assert_eq!(*outcome, Outcome::Crashed { detail: "illegal address".to_owned() });
+}
+
+#[test]
+fn a_candidate_whose_first_call_took_all_the_time_says_so() {
+    let fixture = Fixture::new();
+    let within = |left_ms, needed| {
+        let RequestBody::Measure { candidate, effort } = measure("other") else { panic!() };
+        let effort = Effort { left_ms, needed, ..effort };
+        let request = line(3, RequestBody::Measure { candidate, effort });
+        let (_, messages) =
+            fixture.answers(&(open() + &line(2, fixture.load(2.0, 2.0)) + &request));
+        match messages.last() {
+            Some(Message { body: MessageBody::Reply(Reply::Measured { outcome, .. }), .. }) => {
+                outcome.clone()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let late = within(Some(0.0), false);
+    assert_eq!(late.counted_as(), "stopped");
+    assert!(late.detail().is_some_and(|detail| detail.contains("time budget")), "{late:?}");
+    // What there is no plan without is not left out, and without a limit nothing is.
+    for outcome in [within(Some(0.0), true), within(None, false), within(Some(1e6), false)] {
+        assert_eq!(outcome.counted_as(), "measured", "{outcome:?}");
+    }
 }
 
 #[test]

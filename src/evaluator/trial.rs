@@ -14,11 +14,15 @@ pub(super) const COMPILING: &str = "compiling";
 pub(super) const VERIFYING: &str = "verifying";
 pub(super) const TIMING: &str = "timing";
 
+/// What a trial says whose time was used up before a sample. The candidate may be good: it is not kept from other jobs.
+const OUT_OF_TIME: &str =
+    "making it ready and its first call took longer than what was left of the job's time budget";
+
 /// Runs one trial of a lowered candidate. The only error is a failure to report a stage, which is not an outcome.
 pub(super) fn run(
     engine: &mut dyn Engine,
     recipe: &Recipe,
-    effort: &Effort,
+    effort: Effort,
     tolerance: f64,
     mut enter: impl FnMut(&str) -> Result<(), EvaluatorError>,
 ) -> Result<Reply, EvaluatorError> {
@@ -40,8 +44,14 @@ pub(super) fn run(
         return Ok(measured(wrong, Some(compiled)));
     }
 
+    let effort = effort.after(started.elapsed());
+    if effort.is_used_up() {
+        let detail = OUT_OF_TIME.to_owned();
+        let outcome = Outcome::TimedOut { detail, stopped: true };
+        return Ok(measured(outcome, Some(compiled)));
+    }
     enter(TIMING)?;
-    let outcome = match engine.time(recipe, effort) {
+    let outcome = match engine.time(recipe, &effort) {
         Ok(timing) => finished(timing, check.rel_error, &compiled, preprocess_ms),
         Err(error) => outcome_of(error),
     };

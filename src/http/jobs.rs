@@ -10,7 +10,7 @@ use crate::domain::{
     Clock, DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Op, Search, SearchStrategy, Work,
     WorkKind,
 };
-use crate::service::JobFilter;
+use crate::service::{Direction, JobColumn, JobFilter, JobOrder};
 use crate::wire::{self, Page};
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -151,6 +151,8 @@ pub struct JobsQuery {
     matrix: Option<Digest>,
     device: Option<DeviceId>,
     op: Option<Op>,
+    sort: Option<JobColumn>,
+    order: Option<Direction>,
     limit: Option<u32>,
     cursor: Option<String>,
 }
@@ -173,7 +175,8 @@ pub async fn list(
     };
     check_filter(&filter)?;
     let page = page_request(query.limit, query.cursor)?;
-    Ok(Json(Page::from(app.service.works(&filter, &page).await?)))
+    let order = JobOrder::asked(query.sort, query.order);
+    Ok(Json(Page::from(app.service.sorted_works(&filter, order, &page).await?)))
 }
 
 /// A training has neither a matrix nor a device, so a filter by one is a mistake.

@@ -7,6 +7,7 @@ use super::extract::{Path, Query};
 use super::page::page_request;
 use super::upload::Upload;
 use crate::domain::{Digest, LONGEST_NAME};
+use crate::service::{Direction, MatrixColumn, MatrixOrder};
 use crate::wire::{Matrix, Page};
 use axum::Json;
 use axum::extract::Request;
@@ -57,6 +58,8 @@ pub struct ListQuery {
     limit: Option<u32>,
     cursor: Option<String>,
     q: Option<String>,
+    sort: Option<MatrixColumn>,
+    order: Option<Direction>,
 }
 
 pub async fn list(
@@ -64,15 +67,13 @@ pub async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<Matrix>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;
-    let found = match query.q.as_deref() {
-        Some(text) if text.is_empty() || text.chars().count() > LONGEST_NAME => {
-            let detail = format!("q is 1 to {LONGEST_NAME} characters");
-            return Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("q")));
-        }
-        Some(text) => app.service.matrices_like(text, &page).await?,
-        None => app.service.matrices(&page).await?,
-    };
-    Ok(Json(Page::from(found)))
+    let text = query.q.as_deref();
+    if text.is_some_and(|text| text.is_empty() || text.chars().count() > LONGEST_NAME) {
+        let detail = format!("q is 1 to {LONGEST_NAME} characters");
+        return Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("q")));
+    }
+    let order = MatrixOrder::asked(query.sort, query.order);
+    Ok(Json(Page::from(app.service.sorted_matrices(text, order, &page).await?)))
 }
 
 pub async fn show(

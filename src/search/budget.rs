@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 const MOST_KEPT: f64 = 0.25;
 
 /// The budget of a search, from loading to the finals. Before each trial it is compared with what is left after what is kept for the
-/// finals, so it is exceeded only by a trial that takes much longer than those before it.
+/// finals, and a trial that has begun is cut when its share is used up: it is exceeded only by one call of a kernel that takes longer.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// What trials leave to the finals.
+    /// What trials leave to the finals,
+    finals: Duration,
+    /// and, with the time of a usual trial, what is left when none is begun any more.
     kept: Duration,
     started: Instant,
     /// Time spent by earlier attempts.
@@ -21,7 +23,8 @@ pub struct Budget {
 
 impl Budget {
     pub fn start(seconds: Option<f64>, trials: Option<u32>, spent_before: Duration) -> Self {
-        Self { kept: Duration::ZERO, started: Instant::now(), spent_before, seconds, trials }
+        let (finals, kept) = (Duration::ZERO, Duration::ZERO);
+        Self { finals, kept, started: Instant::now(), spent_before, seconds, trials }
     }
 
     /// Time spent on the search so far.
@@ -43,7 +46,13 @@ impl Budget {
     pub fn keep(&mut self, finals: Duration, trial: Duration) {
         let most = self.seconds.map(|seconds| Duration::try_from_secs_f64(MOST_KEPT * seconds));
         let finals = most.map_or(finals, |most| finals.min(most.unwrap_or(Duration::MAX)));
+        self.finals = finals;
         self.kept = finals.saturating_add(trial);
+    }
+
+    /// What a trial that begins now may take, so that the finals have what is kept for them; `None` without a limit.
+    pub fn share(&self) -> Option<Duration> {
+        self.left().map(|left| left.saturating_sub(self.finals))
     }
 
     /// The exhausted budget, if `trials_done` trials or the time spent end the search.
@@ -75,6 +84,7 @@ mod tests {
         let mut early = Budget::start(Some(10.0), None, Duration::from_secs(7));
         early.keep(Duration::from_secs(60), Duration::ZERO);
         assert_eq!(early.exhausted(0), None);
+        assert!(early.share().is_some_and(|share| share <= Duration::from_millis(500)));
         // A trial that would not end in time is not begun.
         early.keep(Duration::from_secs(60), Duration::from_secs(1));
         assert_eq!(early.exhausted(0), Some(StoppedBy::Seconds));

@@ -9,7 +9,7 @@ use crate::domain::{
 };
 use crate::ops::admission;
 use crate::store::{
-    JobFilter, NewWork, Page, PageRequest, StoreError, Story, Submission, TrialQuery,
+    JobFilter, JobOrder, NewWork, Page, PageRequest, StoreError, Story, Submission, TrialQuery,
 };
 use std::sync::PoisonError;
 
@@ -107,6 +107,16 @@ impl Service {
     /// Jobs and trainings, newest first.
     pub async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>> {
         Ok(self.store.works(filter, page).await?)
+    }
+
+    /// The same in another order.
+    pub async fn sorted_works(
+        &self,
+        filter: &JobFilter,
+        order: JobOrder,
+        page: &PageRequest,
+    ) -> Result<Page<Work>> {
+        Ok(self.store.sorted_works(filter, order, page).await?)
     }
 
     /// `NotFound` also for the id of a training.

@@ -2,7 +2,7 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
-use crate::store::{BlobError, Guard, LocalFile, MatrixQuery, Page, PageRequest};
+use crate::store::{BlobError, Guard, LocalFile, MatrixOrder, MatrixQuery, Page, PageRequest};
 use std::collections::{HashMap, HashSet};
 use tokio::sync::MutexGuard;
 
@@ -78,6 +78,19 @@ impl Service {
     /// Matrices that the text may mean: those whose digest or pattern digest begins with it, if it may be the beginning of one, then those
     /// whose name contains it, newest first. The first page alone has those by digest.
     pub async fn matrices_like(&self, text: &str, page: &PageRequest) -> Result<Page<Matrix>> {
+        self.sorted_matrices(Some(text), MatrixOrder::default(), page).await
+    }
+
+    /// All matrices, or those that the text may mean ([`Self::matrices_like`]), in the order that is asked for.
+    pub async fn sorted_matrices(
+        &self,
+        text: Option<&str>,
+        order: MatrixOrder,
+        page: &PageRequest,
+    ) -> Result<Page<Matrix>> {
+        let Some(text) = text else {
+            return Ok(self.store.sorted_matrices(None, order, page).await?);
+        };
         let mut found = Vec::new();
         if page.after.is_none() && text.len() >= FEWEST_DIGITS {
             let digits = text.to_ascii_lowercase();
@@ -88,7 +101,7 @@ impl Service {
                 found = self.store.matrices(&between, &few).await?.items;
             }
         }
-        let mut named = self.store.matrices(&MatrixQuery::Named(text.to_owned()), page).await?;
+        let mut named = self.store.sorted_matrices(Some(text), order, page).await?;
         let known: HashSet<Digest> = found.iter().map(|matrix| matrix.digest).collect();
         named.items.retain(|matrix| !known.contains(&matrix.digest));
         found.append(&mut named.items);

@@ -42,6 +42,9 @@ pub use crate::domain::retention::{Rule, Rules};
 pub use crate::ops::catalog;
 pub use crate::ops::feature_words::words as feature_words;
 pub use crate::sparse::read::{Coding, ReadErrorKind, decode};
+pub use crate::store::order::{
+    Column, Direction, JobColumn, JobOrder, MatrixColumn, MatrixOrder, Order,
+};
 pub use crate::store::{
     JobFilter, Page, PageRequest, Pin, Pins, Quarantined, StoredBundle, StoredToken, Story,
 };

@@ -6,6 +6,7 @@ mod bundles;
 mod changes;
 mod drift;
 mod learning;
+pub mod order;
 pub mod pairing;
 mod place;
 pub mod private;
@@ -31,6 +32,7 @@ pub use learning::{
     ActivationQuery, DescribedJob, Learning, PutToUse, RollBack, TrainingGroup, TrainingRow,
     Undescribed,
 };
+pub use order::{Direction, JobColumn, JobOrder, MatrixColumn, MatrixOrder};
 pub use place::{ServerUrl, StoreOptions, StorePlace};
 pub use queue::{
     Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Serves, Story,
@@ -233,6 +235,13 @@ pub trait Matrices: Send + Sync {
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
     /// Newest first.
     async fn matrices(&self, of: &MatrixQuery, page: &PageRequest) -> Result<Page<Matrix>>;
+    /// All, or those of the newest whose name contains the text ([`MatrixQuery::Named`]), in the order that is asked for.
+    async fn sorted_matrices(
+        &self,
+        named: Option<&str>,
+        order: MatrixOrder,
+        page: &PageRequest,
+    ) -> Result<Page<Matrix>>;
     /// The names of matrices, including deleted ones if a plan has kept the name.
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
     /// False if the matrix did not exist. `InUse` while a queued or running job needs it, or it is pinned. Plans outlive their

@@ -1,6 +1,6 @@
 //! The work queue: jobs and trainings are submitted, claimed under a lease, reported by events, and ended once.
 
-use super::{Page, PageRequest, Result, Store};
+use super::{JobOrder, Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
     Caller, Device, DeviceClass, DeviceId, DeviceKey, Digest, Event, EventKind, FunnelStep, Job,
@@ -201,6 +201,13 @@ pub trait Jobs: Send + Sync {
     async fn work(&self, id: &JobId) -> Result<Option<Work>>;
     /// Newest first. Trainings that cannot be read are left out.
     async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>>;
+    /// The same in the order that is asked for.
+    async fn sorted_works(
+        &self,
+        filter: &JobFilter,
+        order: JobOrder,
+        page: &PageRequest,
+    ) -> Result<Page<Work>>;
     /// Queued work ends at once; running work is asked to stop. `None` if the id is unknown.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>>;
     /// Claims work of the queue that is understood and queued, or running with an expired lease, and counts the attempt: first by priority, then

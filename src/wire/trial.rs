@@ -36,6 +36,9 @@ pub struct Trial {
     pub ci95_us: Option<[f64; 2]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
+    /// There are fewer samples than usual, because the job's time was used up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
     /// The clock of these times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Open<Clock>>,
@@ -73,6 +76,7 @@ impl From<domain::Trial> for Trial {
             median_us: None,
             ci95_us: None,
             samples: None,
+            cut: false,
             clock: None,
             rel_error: None,
             registers: None,
@@ -106,6 +110,7 @@ impl Trial {
                 self.median_us = Some(timing.median_us);
                 self.ci95_us = timing.interval_us();
                 self.samples = Some(timing.samples_us.len() as u64);
+                self.cut = timing.cut;
                 self.clock = Some(timing.clock.into());
                 self.rel_error = finite(Some(rel_error));
                 self.registers = resources.map(|resources| resources.registers);

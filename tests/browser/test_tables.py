@@ -14,22 +14,47 @@ def test_a_table_is_sorted_and_its_order_is_in_the_address(visit, board):
     page = visit("/matrices")
     names = lambda: page.locator("#matrices tbody tr .matrix-name").all_inner_texts()
     first = names()
-    head = page.locator("th[data-sort=nonzeros]")
+    head = page.locator("th[data-sort=longest]")
     head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "ascending")
+    # One order at a time is told.
+    expect(page.locator("#matrices th[aria-sort]")).to_have_count(1)
     rising = names()
     head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "descending")
-    sizes = page.locator("#matrices tbody td:nth-child(5)").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
+    sizes = page.locator("#matrices tbody td:nth-child(7)").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
     assert sizes == sorted(sizes, reverse=True) and sorted(rising) == sorted(first)
     # The same for who is sent the link.
     again = visit(page.url.replace(page.watch.origin, ""))
-    expect(again.locator("th[data-sort=nonzeros]")).to_have_attribute("aria-sort", "descending")
+    expect(again.locator("th[data-sort=longest]")).to_have_attribute("aria-sort", "descending")
     assert again.locator("#matrices tbody tr .matrix-name").all_inner_texts() == names()
 
 
+def test_a_heading_sorts_all_pages_and_keeps_what_was_picked(visit, board):
+    page = visit("/matrices?limit=1")
+    page.locator("#matrices [data-compare]").check()
+    head = page.locator("#matrices th", has=page.get_by_role("link", name="Nonzeros"))
+    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
+    sizes = lambda: page.locator("#matrices tbody td:nth-child(5)").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
+    head.get_by_role("link").click()
+    page.wait_for_url(re.compile(r"sort=nnz&order=desc"))
+    expect(head).to_have_attribute("aria-sort", "descending")
+    falling = sizes()
+    assert len(falling) > 1 and falling == sorted(falling, reverse=True)
+    expect(page.locator("#matrices [data-compare]:checked")).to_have_count(1)
+    head.get_by_role("link").click()
+    page.wait_for_url(re.compile(r"sort=nnz&order=asc"))
+    assert sizes() == sorted(falling)
+    # An order of the page comes on top of the server's, and a heading of the server's ends it.
+    page.locator("th[data-sort=longest]").get_by_role("button").click()
+    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
+    head.get_by_role("link").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    expect(page.locator("th[data-sort=longest]")).not_to_have_attribute("aria-sort", re.compile("."))
+
+
 def test_jobs_stay_sorted_when_the_list_is_renewed_and_compare_side_by_side(visit, board):
-    page = visit("/jobs#sort-jobs=time.down")
+    page = visit("/jobs?sort=median_us&order=desc")
     times = lambda: page.locator("#jobs tbody .c-time").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
     expect(page.locator("th.c-time")).to_have_attribute("aria-sort", "descending")
     boxes = page.locator("#jobs [data-compare]")
@@ -52,7 +77,7 @@ def test_a_third_click_restores_the_order_and_keeps_what_was_picked(visit, board
     first = names()
     page.evaluate("window.same = true")
     page.locator("#matrices [data-compare]").nth(0).check()
-    head = page.locator("th[data-sort=nonzeros]")
+    head = page.locator("th[data-sort=longest]")
     for _ in range(3):
         head.get_by_role("button").click()
     expect(head).not_to_have_attribute("aria-sort", re.compile("."))
@@ -61,12 +86,12 @@ def test_a_third_click_restores_the_order_and_keeps_what_was_picked(visit, board
 
 
 def test_picks_and_order_go_along_from_page_to_page(visit, board):
-    page = visit("/matrices?limit=1#sort-matrices=nonzeros")
+    page = visit("/matrices?limit=1#sort-matrices=longest")
     expect(page.locator("[data-sorted=matrices]")).to_be_visible()
     page.locator("#matrices [data-compare]").check()
     page.get_by_role("link", name="Older").click()
     page.wait_for_url(re.compile(r"cursor="))
-    expect(page.locator("th[data-sort=nonzeros]")).to_have_attribute("aria-sort", "ascending")
+    expect(page.locator("th[data-sort=longest]")).to_have_attribute("aria-sort", "ascending")
     page.locator("#matrices [data-compare]").first.check()
     expect(page.locator("[data-compare-go]")).to_have_text("Compare 2 matrices")
     page.reload()
@@ -78,7 +103,7 @@ def test_picks_and_order_go_along_from_page_to_page(visit, board):
     page.locator("#q").fill("a band")
     page.locator("#q").press("Enter")
     page.wait_for_url(re.compile(r"q=a"))
-    expect(page.locator("th[data-sort=nonzeros]")).to_have_attribute("aria-sort", "ascending")
+    expect(page.locator("th[data-sort=longest]")).to_have_attribute("aria-sort", "ascending")
     expect(page.locator("[data-sorted=matrices]")).to_be_hidden()
 
 

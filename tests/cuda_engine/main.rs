@@ -25,6 +25,8 @@ const EFFORT: Effort = Effort {
     budget_ms: 50.0,
     give_up_us: None,
     clock: Clock::Isolated,
+    left_ms: None,
+    needed: false,
 };
 
 fn vendor(algorithm: &str) -> Recipe {

@@ -95,13 +95,21 @@ def context(root, files, folder):
     wanted = {name for name in files if left_in(name, patterns)}
     for name in sorted(wanted):
         target, source = folder / name, root / name
+        if source.is_symlink():
+            # COPY leaves a link what it is.
+            if not (target.is_symlink() and target.readlink() == source.readlink()):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if target.is_symlink() or target.is_file():
+                    target.unlink()
+                target.symlink_to(source.readlink())
+            continue
         if not (target.is_file() and target.read_bytes() == source.read_bytes()):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
     for found in sorted(folder.rglob("*"), reverse=True):
-        if found.is_file() and found.relative_to(folder).as_posix() not in wanted:
+        if (found.is_file() or found.is_symlink()) and found.relative_to(folder).as_posix() not in wanted:
             found.unlink()
-        elif found.is_dir() and not any(found.iterdir()):
+        elif found.is_dir() and not found.is_symlink() and not any(found.iterdir()):
             found.rmdir()
     return wanted
 

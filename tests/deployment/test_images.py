@@ -27,7 +27,7 @@ def built(root):
     names = subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
     folder = root / "target/deployment/context"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder, dockerfile.context(root, [name for name in names if name and (root / name).is_file()], folder)
+    return folder, dockerfile.context(root, [name for name in names if name and ((root / name).is_file() or (root / name).is_symlink())], folder)
 
 
 @pytest.fixture(scope="session", params=FILES)

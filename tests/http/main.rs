@@ -30,6 +30,7 @@ mod problems;
 mod sharing;
 mod sign_in;
 mod solves;
+mod sorting;
 mod storage;
 mod tokens;
 mod transfer;

@@ -18,6 +18,8 @@ pub const EFFORT: Effort = Effort {
     budget_ms: 10.0,
     give_up_us: None,
     clock: Clock::Isolated,
+    left_ms: None,
+    needed: false,
 };
 
 /// What a hanging candidate is given.

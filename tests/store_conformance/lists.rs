@@ -2,10 +2,16 @@
 
 use crate::Harness;
 use crate::words::*;
+use sparsetune::domain::job::Best;
 use sparsetune::domain::{
-    Candidate, DeviceClass, Digest, JobState, Matrix, Op, QuarantineScope, Timestamp,
+    Candidate, DeviceClass, Digest, Job, JobState, Matrix, Op, QuarantineScope, Timestamp, Work,
 };
-use sparsetune::store::{JobFilter, PageRequest, Quarantined, StoreError};
+use sparsetune::store::order::Column;
+use sparsetune::store::{
+    Direction, JobColumn, JobFilter, JobOrder, MatrixColumn, MatrixOrder, Page, PageRequest,
+    Quarantined, StoreError,
+};
+use std::collections::HashSet;
 
 pub async fn pages_stay_put_under_inserts(harness: &Harness) {
     let store = harness.open().await;
@@ -138,4 +144,151 @@ pub async fn matrices_are_found_by_part_of_their_name(harness: &Harness) {
     assert_eq!(found("n_1", 9).await, [""; 0]);
     assert_eq!(found("\\", 9).await, ["road\\x"]);
     assert_eq!(found("'", 9).await, [""; 0]);
+}
+
+/// All pages of a list, of this many rows each.
+async fn pages<T>(
+    limit: u32,
+    read: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>,
+) -> Vec<T> {
+    let mut all = Vec::new();
+    let mut request = page(limit);
+    loop {
+        let part = read(request).await.unwrap();
+        assert!(part.items.len() <= limit as usize);
+        all.extend(part.items);
+        let Some(next) = part.next else { return all };
+        request = PageRequest { after: Some(next), limit };
+    }
+}
+
+pub async fn matrices_are_sorted_on_all_pages(harness: &Harness) {
+    let store = harness.open().await;
+    // Two of one size, two names that differ by case alone, and one without a name.
+    let given = [("pear", 5, 70), ("Apple", 9, 10), ("apple", 2, 70), ("fig", 9, 40)];
+    for (at, (name, rows, nnz)) in (0..).zip(given) {
+        let matrix = Matrix { rows, nnz, ..matrix(name, at) };
+        store.insert_matrix(&matrix).await.unwrap();
+    }
+    let unnamed = Matrix { name: None, rows: 1, nnz: 1, ..matrix("unnamed", 4) };
+    store.insert_matrix(&unnamed).await.unwrap();
+    let sorted = async |by, direction, named: Option<&str>, limit| {
+        let order = MatrixOrder { by, direction };
+        pages(limit, async |page| store.sorted_matrices(named, order, &page).await).await
+    };
+    for limit in [1, 2, 3, 100] {
+        for by in MatrixColumn::ALL.iter().copied() {
+            let rising = sorted(by, Direction::Asc, None, limit).await;
+            let mut falling = sorted(by, Direction::Desc, None, limit).await;
+            let digests = |all: &[Matrix]| all.iter().map(|m| m.digest).collect::<Vec<_>>();
+            assert_eq!(digests(&rising).len(), 5, "{by:?} {limit}");
+            // What has no value is last both ways.
+            let last = if by == MatrixColumn::Name { 4 } else { 5 };
+            falling[..last].reverse();
+            assert_eq!(digests(&rising), digests(&falling), "{by:?} {limit}");
+            let values = rising.iter().map(|m| match by {
+                MatrixColumn::CreatedAt => m.created_at.0 as u64,
+                MatrixColumn::Name => 0,
+                MatrixColumn::Rows => m.rows,
+                MatrixColumn::Nnz => m.nnz,
+            });
+            assert!(values.is_sorted(), "{by:?} {limit}");
+        }
+        let names = sorted(MatrixColumn::Name, Direction::Asc, None, limit).await;
+        let names: Vec<String> =
+            names.into_iter().map(|m| m.name.unwrap_or_default().to_lowercase()).collect();
+        assert_eq!(names, ["apple", "apple", "fig", "pear", ""]);
+        let found = sorted(MatrixColumn::Nnz, Direction::Desc, Some("APPLE"), limit).await;
+        assert_eq!(found.iter().map(|m| m.nnz).collect::<Vec<_>>(), [70, 10]);
+    }
+}
+
+pub async fn a_sorted_page_goes_on_behind_what_was_shown(harness: &Harness) {
+    let store = harness.open().await;
+    for nnz in [10, 20, 30, 40] {
+        let matrix = Matrix { nnz, ..matrix(&nnz.to_string(), 1) };
+        store.insert_matrix(&matrix).await.unwrap();
+    }
+    let order = MatrixOrder::of(MatrixColumn::Nnz, None);
+    let first = store.sorted_matrices(None, order, &page(2)).await.unwrap();
+    assert_eq!(first.items.iter().map(|m| m.nnz).collect::<Vec<_>>(), [40, 30]);
+    // The row that the cursor names goes, another comes before it, and a third behind it.
+    store.delete_matrix(&Digest::of(b"30")).await.unwrap();
+    for nnz in [35, 25] {
+        let matrix = Matrix { nnz, ..matrix(&nnz.to_string(), 2) };
+        store.insert_matrix(&matrix).await.unwrap();
+    }
+    let rest = PageRequest { after: first.next.clone(), limit: 9 };
+    let rest = store.sorted_matrices(None, order, &rest).await.unwrap();
+    assert_eq!(rest.items.iter().map(|m| m.nnz).collect::<Vec<_>>(), [25, 20, 10]);
+    // A cursor is of its order alone.
+    let turned = MatrixOrder { direction: Direction::Asc, ..order };
+    let others = [turned, MatrixOrder::of(MatrixColumn::Rows, None), MatrixOrder::default()];
+    for order in others {
+        let page = PageRequest { after: first.next.clone(), limit: 2 };
+        let refused = store.sorted_matrices(None, order, &page).await;
+        assert!(matches!(refused, Err(StoreError::BadCursor)), "{order:?}");
+    }
+}
+
+pub async fn jobs_are_sorted_on_all_pages(harness: &Harness) {
+    let store = harness.open().await;
+    let matrix = matrix("m", 1);
+    store.insert_matrix(&matrix).await.unwrap();
+    // A number that has no short decimal form, two that are alike, and two jobs without any.
+    let times = [Some(0.1 + 0.2), Some(7.5), None, Some(7.5), Some(1e-3), None];
+    for (at, time) in (0..).zip(times) {
+        let job = created(store.submit(&new_job(&matrix, &at.to_string(), at)).await.unwrap());
+        let Some(median_us) = time else {
+            store.request_cancel(&job.id).await.unwrap();
+            continue;
+        };
+        let claim = claim(&*store, "w", LEASE).await.unwrap();
+        assert_eq!(claim.job.id, job.id);
+        let best = Best {
+            candidate: Candidate::new("row_split"),
+            median_us,
+            speedup: (median_us > 1.0).then_some(2.0),
+        };
+        let job = Job { best: Some(best), ..claim.job };
+        store.finish(&claim.fence, &ended(&job, JobState::Failed, None)).await.unwrap();
+    }
+    let sorted = async |by, direction, filter: JobFilter, limit| -> Vec<Job> {
+        let order = JobOrder { by, direction };
+        let all = pages(limit, async |page| store.sorted_works(&filter, order, &page).await).await;
+        all.into_iter().filter_map(Work::into_job).collect()
+    };
+    let median = |jobs: &[Job]| -> Vec<Option<f64>> {
+        jobs.iter().map(|job| job.best.as_ref().map(|best| best.median_us)).collect()
+    };
+    for limit in [1, 2, 4, 100] {
+        let all = JobFilter::default;
+        let fastest = sorted(JobColumn::MedianUs, Direction::Asc, all(), limit).await;
+        let rising = [Some(1e-3), Some(0.1 + 0.2), Some(7.5), Some(7.5), None, None];
+        assert_eq!(median(&fastest), rising, "{limit}");
+        let slowest = sorted(JobColumn::MedianUs, Direction::Desc, all(), limit).await;
+        let falling = [Some(7.5), Some(7.5), Some(0.1 + 0.2), Some(1e-3), None, None];
+        assert_eq!(median(&slowest), falling, "{limit}");
+        let ids: HashSet<&str> = slowest.iter().map(|job| job.id.0.as_str()).collect();
+        assert_eq!(ids.len(), 6, "none twice");
+        // The newest first among those without a value, whichever way the list goes.
+        for jobs in [&fastest, &slowest] {
+            assert!(jobs[4].created_at > jobs[5].created_at);
+        }
+        let factors = sorted(JobColumn::Speedup, Direction::Desc, all(), limit).await;
+        assert_eq!(median(&factors[..2]), [Some(7.5), Some(7.5)]);
+        for by in JobColumn::ALL.iter().copied() {
+            for direction in Direction::ALL {
+                assert_eq!(sorted(by, direction, all(), limit).await.len(), 6, "{by:?}");
+            }
+        }
+        let longest = sorted(JobColumn::Took, Direction::Desc, all(), limit).await;
+        let ended = longest.iter().map(|job| job.started_at.is_some());
+        assert!(ended.eq([true, true, true, true, false, false]), "{longest:?}");
+        let oldest = sorted(JobColumn::CreatedAt, Direction::Asc, all(), limit).await;
+        assert!(oldest.is_sorted_by_key(|job| job.created_at));
+        let failed = JobFilter { state: Some(JobState::Failed), ..all() };
+        let failed = sorted(JobColumn::MedianUs, Direction::Asc, failed, limit).await;
+        assert_eq!(median(&failed), rising[..4]);
+    }
 }

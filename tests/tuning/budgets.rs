@@ -2,6 +2,8 @@
 
 use crate::bench::*;
 use sparsetune::domain::*;
+use sparsetune::engine::replay::{Act, Step};
+use sparsetune::service::PageRequest;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,4 +82,69 @@ async fn a_budget_is_of_the_job_however_often_it_is_taken_up() {
     // 1.6 s hold 26 pauses of 60 ms, and each attempt may overrun by one.
     assert!(bench.tried(&brief).await.len() <= 28);
     third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trial_under_way_is_cut_when_its_share_is_used_up() {
+    let bench = Bench::new().await;
+    let all = bench.candidates(&device());
+    let slow = Act::Measured {
+        samples_us: vec![90.0; 8],
+        alone_us: None,
+        rel_error: 0.0,
+        resources: None,
+        prepare_ms: None,
+        latency_ms: 8_000,
+    };
+    let acts = all.iter().zip(0..).map(|(candidate, at)| match at {
+        2 => (candidate.clone(), slow.clone()),
+        _ => (candidate.clone(), takes(100.0)),
+    });
+    let acts: Vec<_> = acts.chain([(vendor(), takes(110.0))]).collect();
+    let worker = bench.work(&bench.service, &device(), acts).await;
+    let id = bench.submit(Search { seconds: Some(3.0), ..exhaustive() }).await;
+    let job = bench.ended(&id).await;
+    assert_eq!(job.stopped_by, Some(StoppedBy::Seconds));
+    let took = job.finished_at.unwrap().0 - job.started_at.unwrap().0;
+    // A sample that has begun, of a second each, is not ended; the whole trial would take eight.
+    assert!((2_000..6_000).contains(&took), "{took} ms");
+    let tried = bench.tried(&id).await;
+    let cut: Vec<(&Candidate, usize)> = tried
+        .iter()
+        .filter_map(|trial| match trial.state.outcome() {
+            Some(Outcome::Measured { timing, .. }) if timing.cut => {
+                Some((&trial.candidate, timing.samples_us.len()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cut.len(), 1, "the others had time: {tried:?}");
+    assert!(cut[0].0 == &all[2] && (1..8).contains(&cut[0].1), "{cut:?}");
+    bench.plan(&job).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_outlasts_the_budget_is_told_and_not_held_against_the_candidate() {
+    let bench = Bench::new().await;
+    let all = bench.candidates(&device());
+    // By the best so far, a call would be waited for for minutes.
+    let acts = all.iter().zip(0..).map(|(candidate, at)| match at {
+        1 => (candidate.clone(), Act::Hang { during: Step::Verify }),
+        _ => (candidate.clone(), takes(1e6)),
+    });
+    let acts: Vec<_> = acts.chain([(vendor(), takes(1.1e6))]).collect();
+    let worker = bench.work(&bench.service, &device(), acts).await;
+    let id = bench.submit(Search { seconds: Some(2.0), ..exhaustive() }).await;
+    let job = bench.ended(&id).await;
+    bench.plan(&job).await;
+    let took = job.finished_at.unwrap().0 - job.started_at.unwrap().0;
+    assert!(took < 20_000, "{took} ms");
+    let tried = bench.tried(&id).await;
+    let outcome = tried.iter().find(|t| t.candidate == all[1]).unwrap().state.outcome().unwrap();
+    assert_eq!(outcome.counted_as(), "stopped", "{outcome:?}");
+    assert!(outcome.detail().unwrap().contains("left of the job's time budget"), "{outcome:?}");
+    let barred = bench.service.quarantine(None, &PageRequest::first(9)).await.unwrap();
+    assert_eq!(barred.items, []);
+    worker.stop().await;
 }

@@ -12,10 +12,13 @@
         history.replaceState(null, "", `${location.pathname}${location.search}${hashOf(all)}`);
         pass();
     };
-    // <... data-keep>: links and forms that lead to other rows of the same list take order and choice along.
+    // <... data-keep>: links and forms that lead to other rows of the same list take order and choice along; <... data-keep="pick">: those that
+    // lead to another order of the server's the choice alone.
     const pass = () => {
-        const hash = hashOf(new URLSearchParams([...kept()].filter(([name]) => /^(sort|pick)-/.test(name))));
+        const all = [...kept()];
         for (const part of document.querySelectorAll("[data-keep]")) {
+            const own = part.dataset.keep === "pick" ? /^pick-/ : /^(sort|pick)-/;
+            const hash = hashOf(new URLSearchParams(all.filter(([name]) => own.test(name))));
             if (part.matches("form")) part.action = `${part.getAttribute("action").split("#")[0]}${hash}`;
             for (const link of part.querySelectorAll("a[href]")) link.hash = hash;
         }
@@ -51,6 +54,11 @@
             else head.removeAttribute("aria-sort");
         }
         const at = heads.findIndex(head => head.dataset.sort === column && column);
+        // <th data-order>: the order of the server, which is told while no other is on top of it.
+        for (const head of heads.filter(head => head.dataset.order)) {
+            if (at < 0) head.setAttribute("aria-sort", head.dataset.order);
+            else head.removeAttribute("aria-sort");
+        }
         const body = table.tBodies[0], rows = [...body.rows];
         // The order of the server, to go back to: rows that came with another answer have none yet.
         if (rows.some(row => row.dataset.place === undefined)) rows.forEach((row, place) => { row.dataset.place = place; });

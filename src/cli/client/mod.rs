@@ -10,7 +10,7 @@ pub mod transfer;
 
 use crate::domain::{Digest, FILE_ENDINGS, JobState};
 use crate::wire::{Job, Lookup, Matrix, Page, Plan, Trial};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -207,7 +207,15 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        request.send().await.with_context(|| format!("no response from {}", self.server()))
+        let server = self.server();
+        request.send().await.map_err(|error| match error.is_connect() {
+            true => {
+                let error = anyhow::Error::from(error);
+                let cause = error.root_cause();
+                anyhow!("no response from {server} ({cause}): `sparsetune serve` starts a server, and --server names another")
+            }
+            false => anyhow::Error::from(error).context(format!("no response from {server}")),
+        })
     }
 
     async fn answer<T: DeserializeOwned>(

@@ -78,7 +78,7 @@ fn a_predicted_plan_says_that_nothing_was_measured() {
         stored["provenance"]["model"] = json!("nightly");
     });
     let lookup: Lookup = serde_json::from_value(json!({
-        "match": {"grade": "predicted", "reasons": ["POST /v1/jobs has it measured"]},
+        "match": {"grade": "predicted", "reasons": ["it was not measured: POST /v1/jobs measures it"]},
         "plan": plan,
     }))
     .unwrap();
@@ -88,7 +88,7 @@ fn a_predicted_plan_says_that_nothing_was_measured() {
         lines,
         [
             "match    predicted",
-            "         POST /v1/jobs has it measured",
+            "         it was not measured: `sparsetune submit` measures it",
             "plan     p",
             "problem  spmm n=32 dtype=f32 layout=row",
             "device   cpu (P)",

@@ -214,27 +214,40 @@ impl Engine for CpuEngine {
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
         let (prepared, mut session) = self.ready(recipe)?;
+        let began = Instant::now();
         let first = session.sample(&prepared, 1)?;
         if effort.gives_up_at(first) {
             return summary(vec![first], Clock::Isolated);
+        }
+        // No call can be ended, so what would end too late is not begun.
+        let alone = |first| summary(vec![first], Clock::Isolated).map(|timing| timing.cut_if(true));
+        if !effort.fits(began, first * f64::from(effort.warmups.max(1))) {
+            return alone(first);
         }
         for _ in 1..effort.warmups {
             session.run(&prepared)?;
         }
         let clock = session.clock(effort.clock);
         let calls = session.calls(&prepared, clock)?;
-        let (mut samples, mut spent_us) = (Vec::new(), 0.0);
+        let (mut samples, mut spent_us, mut last, mut cut) = (Vec::new(), 0.0, first, false);
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
         while samples.len() < most {
             let enough = samples.len() >= effort.min_samples.max(1) as usize;
             if enough && spent_us >= effort.budget_ms * 1e3 {
                 break;
             }
-            let sample = session.sample(&prepared, calls)?;
-            spent_us += sample * f64::from(calls + lead(calls));
-            samples.push(sample);
+            if !effort.fits(began, last * f64::from(calls + lead(calls))) {
+                cut = true;
+                break;
+            }
+            last = session.sample(&prepared, calls)?;
+            spent_us += last * f64::from(calls + lead(calls));
+            samples.push(last);
         }
-        summary(samples, clock)
+        if samples.is_empty() {
+            return alone(first);
+        }
+        summary(samples, clock).map(|timing| timing.cut_if(cut))
     }
 
     fn pair(

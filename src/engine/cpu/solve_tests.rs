@@ -17,6 +17,8 @@ const EFFORT: Effort = Effort {
     budget_ms: 0.0,
     give_up_us: None,
     clock: Clock::Isolated,
+    left_ms: None,
+    needed: false,
 };
 
 /// More threads than most test hosts have cores, so that waiting threads must yield.

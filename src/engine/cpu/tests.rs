@@ -15,6 +15,8 @@ const EFFORT: Effort = Effort {
     budget_ms: 0.0,
     give_up_us: None,
     clock: Clock::Isolated,
+    left_ms: None,
+    needed: false,
 };
 
 /// A matrix whose row r has `lengths[r]` entries, spread evenly over the columns.
@@ -199,6 +201,13 @@ fn timings_respect_their_effort() {
         );
         let longer = Effort { budget_ms: 1e6, ..EFFORT };
         assert_eq!(engine.time(&recipes[0], &longer).unwrap().samples_us.len(), 5);
+        // Of a job whose time is over there is the one sample that tells anything at all, and of one with time there are all.
+        let late = Effort { left_ms: Some(0.0), ..EFFORT };
+        let timing = engine.time(&recipes[0], &late).unwrap();
+        assert_eq!((timing.samples_us.len(), timing.cut), (1, true));
+        let early = Effort { left_ms: Some(60_000.0), ..EFFORT };
+        let timing = engine.time(&recipes[0], &early).unwrap();
+        assert_eq!((timing.samples_us.len(), timing.cut), (3, false));
         // By each clock, as far as calls can follow each other.
         let clock = Clock::Pipelined;
         let row = engine.time(&recipes[0], &Effort { clock, ..EFFORT }).unwrap();

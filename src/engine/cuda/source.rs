@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 #[derive(RustEmbed)]
-#[folder = "../../kernels/"]
+#[folder = "kernels/"]
 struct KernelHeaders;
 
 /// A program's own text and every header it reaches, in the order first reached.

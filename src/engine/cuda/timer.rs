@@ -18,6 +18,7 @@ use crate::domain::protocol::Effort;
 use crate::domain::{Clock, L2Policy, Timing};
 use crate::engine::EngineError;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Most samples of one batch: so many pairs of events there are.
 const MOST_SAMPLES: usize = 48;
@@ -155,12 +156,18 @@ impl Timer {
         policy: L2Policy,
     ) -> Result<Timing, EngineError> {
         let clock = effort.clock.under(policy);
+        let began = Instant::now();
         let once = Streak { call, calls: 1 };
         // It was verified before, so the kernel is loaded and its operands are on the device: one call suffices for an
         // estimate.
         let first = self.batch(&[once], policy)?.us;
         if first.iter().any(|us| effort.gives_up_at(*us)) {
             return timing(first, 0, Clock::Isolated);
+        }
+        let slowest = first.iter().copied().fold(0.0, f64::max);
+        // Warming up, an estimate, and one sample.
+        if !effort.fits(began, slowest * f64::from(effort.warmups + 2)) {
+            return timing(first, 0, Clock::Isolated).map(|timing| timing.cut_if(true));
         }
         self.warm_up(call, effort.warmups, policy)?;
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
@@ -169,7 +176,7 @@ impl Timer {
         let streak = call.streak(clock, estimate_us);
         let fitting = fitting_times(streak.us(estimate_us), streak.entries(), 1);
         let (mut kept, mut dropped) = (Vec::with_capacity(most), 0usize);
-        let mut spent_us = 0.0;
+        let (mut spent_us, mut cut) = (0.0, false);
         // A device that throttles continuously is given twice the samples to recover, then this ends.
         while kept.len() < most && kept.len() + dropped < 2 * most {
             let budget_us = effort.budget_ms * 1e3;
@@ -178,7 +185,13 @@ impl Timer {
             if enough || hopeless {
                 break;
             }
-            let samples = fitting.min(most - kept.len());
+            let sample_us = streak.us(estimate_us);
+            if !kept.is_empty() && !effort.fits(began, sample_us) {
+                cut = true;
+                break;
+            }
+            let within = (1..=fitting).rev().find(|n| effort.fits(began, sample_us * *n as f64));
+            let samples = within.unwrap_or(1).min(most - kept.len());
             let batch = self.batch(&vec![streak; samples], policy)?;
             spent_us += batch.us.iter().map(|us| streak.us(*us)).sum::<f64>();
             match batch.throttled {
@@ -186,7 +199,7 @@ impl Timer {
                 false => kept.extend(batch.us),
             }
         }
-        timing(kept, dropped, clock)
+        timing(kept, dropped, clock).map(|timing| timing.cut_if(cut))
     }
 
     /// Samples of several calls in rotation, by one clock: A B C A B C ..., `rounds` kept of each; a throttled round is

@@ -82,11 +82,21 @@ impl Engine for ReplayEngine {
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
         let act = self.act(&recipe.candidate, Step::Time)?;
-        if let Act::Measured { latency_ms, .. } = act {
-            std::thread::sleep(Duration::from_millis(*latency_ms));
-        }
-        let samples = samples(act, effort.clock).iter().take(effort.max_samples as usize);
-        timing(&recipe.candidate, samples, effort.clock)
+        // Each sample takes its part of the delay, the first whatever the time.
+        let samples = samples(act, effort.clock);
+        let samples = &samples[..samples.len().min(effort.max_samples as usize)];
+        let latency_ms = match act {
+            Act::Measured { latency_ms, .. } => *latency_ms as f64,
+            _ => 0.0,
+        };
+        let each_ms = latency_ms / samples.len().max(1) as f64;
+        let fitting = effort.left_ms.map_or(samples.len(), |left_ms| match latency_ms > left_ms {
+            true => ((left_ms / each_ms) as usize).clamp(1, samples.len().max(1)),
+            false => samples.len(),
+        });
+        std::thread::sleep(Duration::from_secs_f64(each_ms * fitting as f64 / 1e3));
+        let timing = timing(&recipe.candidate, samples.iter().take(fitting), effort.clock)?;
+        Ok(timing.cut_if(fitting < samples.len()))
     }
 
     fn pair(

@@ -5,6 +5,7 @@ mod form;
 mod rows;
 mod search;
 
+use super::heading::Headings;
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::catalog::operation::Operation;
 use crate::domain::{Digest, FILE_ENDINGS, JobState, LONGEST_NAME, Op, Work, WorkKind};
@@ -57,8 +58,12 @@ struct List {
     /// Whether there are jobs in any state; `rows` may be empty regardless.
     total: u64,
     filtered: bool,
-    /// Address of the next page.
+    /// Addresses of the next page and of the first one.
     older: Option<String>,
+    first: String,
+    /// Whether the newest come first.
+    newest: bool,
+    headings: Headings,
     /// Whether this is not the first page.
     paged: bool,
     /// Address of this list as a fragment.
@@ -112,7 +117,7 @@ async fn list(app: &Served, filters: &Filters) -> Result<List, Problem> {
     // A name that matches no matrix, or several, gives an empty list rather than all jobs.
     let page = match &filters.matrix.trouble {
         Some(_) => Paged { items: Vec::new(), next: None },
-        None => app.service.works(&filters.job_filter(), &page).await?,
+        None => app.service.sorted_works(&filters.job_filter(), filters.order, &page).await?,
     };
     let matrix = |work: &Work| match work {
         Work::Tune(job) => Some(job.request.matrix),
@@ -134,6 +139,9 @@ async fn list(app: &Served, filters: &Filters) -> Result<List, Problem> {
         counts,
         filtered: filters.narrows(),
         older: page.next.map(|cursor| filters.address("/jobs", Some(&cursor))),
+        first: filters.address("/jobs", None),
+        newest: filters.order.is_default(),
+        headings: filters.headings(),
         paged: filters.cursor.is_some(),
         ages: false,
         fragment: filters.address("/fragments/jobs", filters.cursor.as_deref()),

@@ -1,12 +1,15 @@
 //! The list of stored matrices.
 
+use super::address::encoded;
 use super::format;
+use super::heading::{Headings, parameters};
 use super::shell::{Place, Shell, html};
 use crate::domain::{Digest, LONGEST_NAME, Matrix};
 use crate::http::behalf::OnBehalf;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
 use crate::http::page::page_request;
+use crate::service::{Direction, MatrixColumn, MatrixOrder};
 use askama::Template;
 use axum::response::Response;
 use serde::Deserialize;
@@ -16,8 +19,11 @@ use serde::Deserialize;
 struct Page {
     shell: Shell,
     rows: Vec<Row>,
-    /// The cursor of the next page.
-    older: Option<String>,
+    /// The address of the next page, and of the first one.
+    next: Option<String>,
+    first: String,
+    headings: Headings,
+    order: MatrixOrder,
     /// This is not the first page.
     further: bool,
     /// The text that names were searched for.
@@ -31,6 +37,8 @@ pub struct ListQuery {
     limit: Option<u32>,
     cursor: Option<String>,
     q: Option<String>,
+    sort: Option<MatrixColumn>,
+    order: Option<Direction>,
 }
 
 /// A matrix as one table row; other pages use it too.
@@ -79,6 +87,19 @@ impl From<Matrix> for Row {
     }
 }
 
+/// The list of what was searched for, in an order, from a cursor on.
+fn address(sought: &str, order: MatrixOrder, cursor: Option<&str>) -> String {
+    let [sort, way] = parameters(order);
+    let text = Some(sought).filter(|text| !text.is_empty());
+    let mut address = "/matrices".to_owned();
+    for (name, value) in [("q", text), sort, way, ("cursor", cursor)] {
+        let Some(value) = value else { continue };
+        address.push(if address.contains('?') { '&' } else { '?' });
+        address.push_str(&format!("{name}={}", encoded(value)));
+    }
+    address
+}
+
 pub async fn show(
     OnBehalf(app): OnBehalf,
     Query(query): Query<ListQuery>,
@@ -86,10 +107,9 @@ pub async fn show(
     let further = query.cursor.is_some();
     let request = page_request(query.limit, query.cursor)?;
     let sought: String = query.q.unwrap_or_default().trim().chars().take(LONGEST_NAME).collect();
-    let page = match sought.is_empty() {
-        true => app.service.matrices(&request).await?,
-        false => app.service.matrices_like(&sought, &request).await?,
-    };
+    let order = MatrixOrder::asked(query.sort, query.order);
+    let text = Some(sought.as_str()).filter(|text| !text.is_empty());
+    let page = app.service.sorted_matrices(text, order, &request).await?;
     let digests: Vec<Digest> = page.items.iter().map(|matrix| matrix.digest).collect();
     let tallies = app.service.plan_tallies(&digests).await?;
     let rows = page.items.into_iter().map(|matrix| {
@@ -103,7 +123,10 @@ pub async fn show(
     html(&Page {
         shell: Shell::new(&app, Place::Matrices),
         rows: rows.collect(),
-        older: page.next,
+        next: page.next.map(|cursor| address(&sought, order, Some(&cursor))),
+        first: address(&sought, order, None),
+        headings: Headings::of(order, |to| address(&sought, to, None)),
+        order,
         further,
         sought,
     })

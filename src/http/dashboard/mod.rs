@@ -13,6 +13,7 @@ mod docs;
 mod failure;
 mod find;
 mod format;
+mod heading;
 mod how;
 mod job;
 mod jobs;

@@ -241,6 +241,8 @@ impl Session<'_> {
             budget_ms: 0.0,
             give_up_us,
             clock: self.clock(),
+            left_ms: None,
+            needed: false,
         };
         let deadline = self.patience().filter(|patience| *patience > POOLS_OWN);
         let candidate = &winner.candidate;

@@ -21,6 +21,9 @@ use tracing::Instrument;
 /// Time allowed for a first call in addition to the kernel itself: loading its module, poisoning buffers, comparing.
 const SLACK: Duration = Duration::from_secs(3);
 
+/// What is said of a trial that was ended because the job's time was.
+const BEYOND_THE_BUDGET: &str = "it ran longer than what was left of the job's time budget";
+
 /// Number of candidates lowered and compiled ahead: enough to keep the compiler threads busy, few enough that their
 /// packed arrays fit into memory.
 const AHEAD: usize = 32;
@@ -102,7 +105,8 @@ impl Session<'_> {
                     Some(stopped_by) => return Ok(stopped_by),
                     None => {}
                 }
-                self.try_one(context, &candidate, budget).await?;
+                let needed = handed_out <= 1 || self.recorder.job.best.is_none();
+                self.try_one(context, &candidate, budget, needed).await?;
             }
             let median = self.recorder.known(&candidate).and_then(Outcome::median_us);
             selector.observe(&candidate, median);
@@ -144,14 +148,17 @@ impl Session<'_> {
         context: &SearchContext,
         candidate: &Candidate,
         budget: &Budget,
+        needed: bool,
     ) -> Result<(), SessionError> {
         if self.signals.stop.is_cancelled() {
             return Err(SessionError::Stopped);
         }
         let began = Instant::now();
         let watch = TrialWatch::start(self.recorder.next_ordinal(), candidate);
-        let tried =
-            self.try_watched(context, candidate, budget).instrument(watch.span.clone()).await;
+        let tried = self
+            .try_watched(context, candidate, budget, needed)
+            .instrument(watch.span.clone())
+            .await;
         if tried.is_ok() {
             watch.end(self.recorder.known(candidate));
         }
@@ -164,6 +171,7 @@ impl Session<'_> {
         context: &SearchContext,
         candidate: &Candidate,
         budget: &Budget,
+        needed: bool,
     ) -> Result<(), SessionError> {
         let outcome = if context.quarantined.contains(&candidate.id()) {
             let detail = "quarantined: it hung or killed this device before".to_owned();
@@ -176,13 +184,26 @@ impl Session<'_> {
                 SearchStrategy::Halving | SearchStrategy::Sampled => self.measuring.brief,
                 _ => self.measuring.effort,
             };
-            let effort = Effort { give_up_us, clock: self.clock(), ..effort };
-            let patience = self.patience();
+            let share = budget.share();
+            let left_ms = share.map(|share| share.as_secs_f64() * 1e3);
+            let effort = Effort { give_up_us, clock: self.clock(), left_ms, needed, ..effort };
+            let usual = self.patience();
+            // A call that does not come back is not waited for beyond the job's time.
+            let rest = share.filter(|_| !needed).map(|share| share.saturating_add(SLACK));
+            let cut = rest.filter(|rest| usual.is_none_or(|usual| *rest < usual));
+            let patience = cut.or(usual);
             let measured =
                 self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?;
             let resources = measured.compiled.and_then(|compiled| compiled.resources);
             self.compiled.extend(resources.map(|resources| (candidate.clone(), resources)));
-            measured.outcome
+            match measured.outcome {
+                // Within the usual patience it might have ended, so that it says nothing of other jobs.
+                Outcome::TimedOut { detail, stopped: false } if cut.is_some() => {
+                    let detail = format!("{BEYOND_THE_BUDGET}: {detail}");
+                    Outcome::TimedOut { detail, stopped: true }
+                }
+                outcome => outcome,
+            }
         };
         self.tell_interruptions().await?;
         if let Outcome::TimedOut { detail, stopped: false } | Outcome::Crashed { detail } = &outcome

@@ -54,6 +54,8 @@ impl Default for Measuring {
                 budget_ms: 60.0,
                 give_up_us: None,
                 clock: Clock::Pipelined,
+                left_ms: None,
+                needed: false,
             },
             brief: Effort {
                 warmups: 1,
@@ -62,6 +64,8 @@ impl Default for Measuring {
                 budget_ms: 15.0,
                 give_up_us: None,
                 clock: Clock::Pipelined,
+                left_ms: None,
+                needed: false,
             },
             finalists: 3,
             rungs: [16, 4],

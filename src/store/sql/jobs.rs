@@ -3,13 +3,14 @@
 use super::codec;
 use super::db::{self, Connection, Text};
 use super::rows::{Columns, WorkRow, work_columns};
+use super::sorted::{self, List};
 use super::{SqlStore, endings, events, leases, quotas};
 use crate::domain::{
     Digest, Event, EventKind, JobId, JobState, Namespace, Timestamp, Work, WorkKind,
 };
 use crate::store::{
-    Change, Claim, Fence, Finish, JobFilter, Jobs, NewWork, Page, PageRequest, Queue, Renewal,
-    Result, StoreError, Story, Submission, Whose,
+    Change, Claim, Fence, Finish, JobColumn, JobFilter, JobOrder, Jobs, NewWork, Page, PageRequest,
+    Queue, Renewal, Result, StoreError, Story, Submission, Whose,
 };
 use async_trait::async_trait;
 
@@ -86,19 +87,30 @@ impl Jobs for SqlStore {
         let query = list_query(self.namespace(), filter, after, limit + 1);
         let rows: Vec<WorkRow> = query.query_as().fetch_all(&self.readers).await?;
         let rows = codec::cut(rows, limit, |row| codec::cursor(LIST, row.created_at, &row.id().0));
-        let mut items = Vec::with_capacity(rows.items.len());
-        for row in rows.items {
-            let (id, is_training) = (row.id(), row.is_training());
-            match row.work() {
-                Ok(work) => items.push(work),
-                // This list also decides whether the next training is due, which one unreadable row must not prevent.
-                Err(error @ StoreError::Corrupt { .. }) if is_training => {
-                    tracing::error!(training = %id, %error, "a training is left out of the list");
-                }
-                Err(error) => return Err(error),
-            }
+        readable(rows)
+    }
+
+    async fn sorted_works(
+        &self,
+        filter: &JobFilter,
+        order: JobOrder,
+        page: &PageRequest,
+    ) -> Result<Page<Work>> {
+        if order.is_default() {
+            return self.works(filter, page).await;
         }
-        Ok(Page { items, next: rows.next })
+        let of = |query: &mut Text<'static>| {
+            query.push(" FROM jobs WHERE TRUE");
+            narrow(query, self.namespace(), filter);
+        };
+        let own = |id: &str| Ok(id.to_owned());
+        let id = |row: &WorkRow| Ok(row.id().0);
+        readable(match order.by {
+            JobColumn::CreatedAt => {
+                SORTED.page::<_, i64, _>(&self.readers, order, page, of, own, id).await?
+            }
+            _ => SORTED.page::<_, f64, _>(&self.readers, order, page, of, own, id).await?,
+        })
     }
 
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>> {
@@ -223,6 +235,17 @@ pub(super) fn list_query(
     limit: i64,
 ) -> Text<'static> {
     let mut query = Text::new(concat!("SELECT ", work_columns!(), " FROM jobs WHERE TRUE"));
+    narrow(&mut query, namespace, filter);
+    if let Some((at, id)) = after {
+        query.push(" AND (created_at, id) < (").push_bind(at);
+        query.push(", ").push_bind(id).push(")");
+    }
+    query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(limit);
+    query
+}
+
+/// The terms of a filter.
+fn narrow(query: &mut Text<'static>, namespace: &str, filter: &JobFilter) {
     query.push(" AND namespace = ").push_bind(namespace.to_owned());
     match filter.kind {
         // A literal as in the condition of the partial index, which a parameter would not match.
@@ -243,12 +266,42 @@ pub(super) fn list_query(
         query.push(" AND coalesce(request ->> '$.problem.op', request ->> '$.scope.op') = ");
         query.push_bind(op.name());
     }
-    if let Some((at, id)) = after {
-        query.push(" AND (created_at, id) < (").push_bind(at);
-        query.push(", ").push_bind(id).push(")");
+}
+
+/// The list in another order.
+pub(super) const SORTED: List<JobColumn> =
+    List { name: LIST, columns: work_columns!(), id: "id", key: sorted::job_key };
+
+/// The statement of the first page in an order, or of a later one.
+#[cfg(test)]
+pub(super) fn sorted_query(
+    namespace: &str,
+    filter: &JobFilter,
+    order: JobOrder,
+    from: sorted::Start<f64, String>,
+) -> Text<'static> {
+    let of = |query: &mut Text<'static>| {
+        query.push(" FROM jobs WHERE TRUE");
+        narrow(query, namespace, filter);
+    };
+    SORTED.query(order, &of, from, 51)
+}
+
+/// The work of rows.
+fn readable(rows: Page<WorkRow>) -> Result<Page<Work>> {
+    let mut items = Vec::with_capacity(rows.items.len());
+    for row in rows.items {
+        let (id, is_training) = (row.id(), row.is_training());
+        match row.work() {
+            Ok(work) => items.push(work),
+            // This list also decides whether the next training is due, which one unreadable row must not prevent.
+            Err(error @ StoreError::Corrupt { .. }) if is_training => {
+                tracing::error!(training = %id, %error, "a training is left out of the list");
+            }
+            Err(error) => return Err(error),
+        }
     }
-    query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(limit);
-    query
+    Ok(Page { items, next: rows.next })
 }
 
 async fn by_id(connection: &mut Connection, namespace: &str, id: &JobId) -> Result<Option<Work>> {

@@ -1,11 +1,14 @@
 //! Matrices: facts by digest, once; and who holds them, newest first.
 
 use super::codec::{self, Stored, decode, encode};
-use super::db::{self, Connection};
+use super::db::{self, Connection, Text};
 use super::file_lock::{FileLock, Serial};
+use super::sorted::{self, List};
 use super::{PUBLISHING_PATIENCE, Place, SqlStore, quotas};
 use crate::domain::{Digest, Matrix, Timestamp};
-use crate::store::{Guard, Matrices, MatrixQuery, Page, PageRequest, Result, StoreError};
+use crate::store::{
+    Guard, Matrices, MatrixColumn, MatrixOrder, MatrixQuery, Page, PageRequest, Result, StoreError,
+};
 use async_trait::async_trait;
 use std::collections::HashMap;
 
@@ -75,6 +78,46 @@ pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(
          (SELECT facts ->> '$.name' FROM plans WHERE namespace = $1 AND matrix = unhex(value)
              ORDER BY created_at DESC LIMIT 1))
      FROM json_each($2)";
+
+/// The list in another order.
+pub(super) const SORTED: List<MatrixColumn> =
+    List { name: LIST, columns: held_columns!(), id: "holdings.digest", key: sorted::matrix_key };
+
+/// Where the rows of a sorted list come from: all that the namespace holds, or the newest 20,000 by their names.
+pub(super) fn source(
+    query: &mut Text<'static>,
+    namespace: &str,
+    named: Option<&str>,
+    by: MatrixColumn,
+) {
+    let Some(part) = named else {
+        // SQLite would go through the whole namespace by digest for what has no value.
+        query.push(" FROM holdings ").push(match by {
+            MatrixColumn::CreatedAt => "",
+            MatrixColumn::Name => "/*[*/INDEXED BY holdings_by_name/*|]*/",
+            MatrixColumn::Rows => "/*[*/INDEXED BY holdings_by_rows/*|]*/",
+            MatrixColumn::Nnz => "/*[*/INDEXED BY holdings_by_nnz/*|]*/",
+        });
+        query.push(
+            " JOIN matrices ON matrices.digest = holdings.digest WHERE holdings.namespace = ",
+        );
+        query.push_bind(namespace.to_owned());
+        return;
+    };
+    query.push(
+        " FROM (SELECT digest, created_at, name, n_rows, nnz FROM holdings WHERE namespace = ",
+    );
+    query.push_bind(namespace.to_owned());
+    query.push(
+        " ORDER BY created_at DESC, digest DESC LIMIT 20000) holdings
+         JOIN matrices ON matrices.digest = holdings.digest WHERE instr(lower(holdings.name), lower(",
+    );
+    query.push_bind(part.to_owned()).push(")) > 0");
+}
+
+fn digest_of(text: &str) -> Result<Digest> {
+    text.parse().map_err(|_| StoreError::BadCursor)
+}
 
 /// Digest, version and facts of a matrix, and its name and time where it is held.
 type Row = (Vec<u8>, i64, String, Option<String>, Option<i64>);
@@ -148,8 +191,8 @@ impl Matrices for SqlStore {
         .execute(&mut *tx)
         .await?;
         db::query(
-            "INSERT INTO holdings (namespace, digest, pattern_digest, name, created_at, token, charged)
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            "INSERT INTO holdings (namespace, digest, pattern_digest, name, created_at, token, charged, n_rows, nnz)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         )
         .bind(self.namespace())
         .bind(&matrix.digest.as_bytes()[..])
@@ -158,6 +201,8 @@ impl Matrices for SqlStore {
         .bind(matrix.created_at.0)
         .bind(self.token())
         .bind(i64::try_from(matrix.charged_bytes()).unwrap_or(i64::MAX))
+        .bind(i64::try_from(matrix.rows).unwrap_or(i64::MAX))
+        .bind(i64::try_from(matrix.nnz).unwrap_or(i64::MAX))
         .execute(&mut *tx)
         .await?;
         tx.revise();
@@ -180,7 +225,7 @@ impl Matrices for SqlStore {
         let (at, after) = match &page.after {
             Some(text) => {
                 let (at, id) = codec::read_cursor(LIST, text)?;
-                (at, id.parse::<Digest>().map_err(|_| StoreError::BadCursor)?.as_bytes().to_vec())
+                (at, digest_of(&id)?.as_bytes().to_vec())
             }
             // Above every key: all times are smaller, and no digest is longer than 32 bytes.
             None => (i64::MAX, vec![0xff; 33]),
@@ -204,6 +249,29 @@ impl Matrices for SqlStore {
         let rows: Vec<Row> = query.fetch_all(&self.readers).await?;
         let items: Vec<Matrix> = rows.into_iter().map(facts).collect::<Result<_>>()?;
         Ok(codec::cut(items, limit, |m| codec::cursor(LIST, m.created_at.0, &m.digest.to_string())))
+    }
+
+    async fn sorted_matrices(
+        &self,
+        named: Option<&str>,
+        order: MatrixOrder,
+        page: &PageRequest,
+    ) -> Result<Page<Matrix>> {
+        if order.is_default() {
+            let of = named.map_or(MatrixQuery::All, |part| MatrixQuery::Named(part.to_owned()));
+            return self.matrices(&of, page).await;
+        }
+        let of = |query: &mut Text<'static>| source(query, self.namespace(), named, order.by);
+        let own = |id: &str| Ok(digest_of(id)?.as_bytes().to_vec());
+        let id = |row: &Row| Ok(codec::digest("matrix digest", &row.0)?.to_string());
+        let rows = match order.by {
+            MatrixColumn::Name => {
+                SORTED.page::<_, String, _>(&self.readers, order, page, of, own, id).await?
+            }
+            _ => SORTED.page::<_, i64, _>(&self.readers, order, page, of, own, id).await?,
+        };
+        let items = rows.items.into_iter().map(facts).collect::<Result<_>>()?;
+        Ok(Page { items, next: rows.next })
     }
 
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {

@@ -26,6 +26,7 @@ mod quality;
 mod quotas;
 mod retaining;
 mod rows;
+mod sorted;
 mod sqlite;
 mod stored;
 mod tallies;

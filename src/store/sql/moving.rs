@@ -30,7 +30,7 @@ const TABLES: [Table; 20] = [
     table(
         "holdings",
         2,
-        "namespace, digest, pattern_digest, name, created_at, token, charged, pinned_at",
+        "namespace, digest, pattern_digest, name, created_at, token, charged, pinned_at, n_rows, nnz",
     ),
     table(
         "plans",

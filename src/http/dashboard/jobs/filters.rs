@@ -1,10 +1,11 @@
 //! The filters of the list of jobs, as encoded in its address.
 
 use super::super::address::encoded;
+use super::super::heading::{Headings, parameters};
 use crate::domain::{DeviceId, Digest, JobState, LONGEST_NAME, Op, WorkKind};
 use crate::http::behalf::Served;
 use crate::http::error::{Kind, Problem};
-use crate::service::{JobFilter, PageRequest, meant};
+use crate::service::{Column, Direction, JobColumn, JobFilter, JobOrder, PageRequest, meant};
 use serde::Deserialize;
 
 /// The query of a submitted form: fields left alone are present but empty.
@@ -16,6 +17,8 @@ pub struct Asked {
     device: String,
     op: String,
     matrix: String,
+    sort: String,
+    order: String,
     cursor: String,
 }
 
@@ -26,6 +29,7 @@ pub struct Filters {
     pub device: Option<DeviceId>,
     pub op: Option<Op>,
     pub matrix: MatrixFilter,
+    pub order: JobOrder,
     pub cursor: Option<String>,
 }
 
@@ -65,6 +69,9 @@ impl Asked {
         let kind = named("kind", &self.kind, &WorkKind::ALL, WorkKind::name)?;
         let state = named("state", &self.state, &JobState::ALL, JobState::name)?;
         let op = named("op", &self.op, &Op::ALL, Op::name)?;
+        let by = chosen("sort", &self.sort, JobColumn::ALL, JobColumn::name, "the list has no")?;
+        let way =
+            chosen("order", &self.order, &Direction::ALL, Direction::name, "the list has no")?;
         let mut text = self.matrix.trim().to_owned();
         // A complete digest needs no match: its matrix may have been deleted while its jobs still exist.
         let digest: Option<Digest> = text.to_ascii_lowercase().parse().ok();
@@ -78,6 +85,7 @@ impl Asked {
             state,
             op,
             matrix,
+            order: JobOrder::asked(by, way),
             device: given(self.device).map(DeviceId),
             cursor: given(self.cursor),
         })
@@ -91,13 +99,22 @@ fn named<T: Copy>(
     all: &[T],
     name: impl Fn(T) -> &'static str,
 ) -> Result<Option<T>, Problem> {
+    chosen(parameter, given, all, name, "no job has the")
+}
+
+/// [`named`], refused in these words.
+fn chosen<T: Copy>(
+    parameter: &str,
+    given: &str,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+    words: &str,
+) -> Result<Option<T>, Problem> {
     if given.is_empty() {
         return Ok(None);
     }
     let found = all.iter().find(|value| name(**value) == given).copied();
-    found
-        .map(Some)
-        .ok_or_else(|| refused(parameter, &format!("no job has the {parameter} {given:?}")))
+    found.map(Some).ok_or_else(|| refused(parameter, &format!("{words} {parameter} {given:?}")))
 }
 
 fn refused(parameter: &str, detail: &str) -> Problem {
@@ -172,16 +189,28 @@ impl Filters {
 
     /// The same filters on another page of the list, or on another path.
     pub fn address(&self, path: &str, cursor: Option<&str>) -> String {
-        self.with_matrix(path, &self.matrix.text, cursor)
+        self.with(path, &self.matrix.text, self.order, cursor)
+    }
+
+    /// The headings of the list, with the same filters.
+    pub fn headings(&self) -> Headings {
+        Headings::of(self.order, |to| self.with("/jobs", &self.matrix.text, to, None))
     }
 
     fn with_matrix(&self, path: &str, matrix: &str, cursor: Option<&str>) -> String {
+        self.with(path, matrix, self.order, cursor)
+    }
+
+    fn with(&self, path: &str, matrix: &str, order: JobOrder, cursor: Option<&str>) -> String {
+        let [sort, way] = parameters(order).map(|(name, value)| (name, value.map(str::to_owned)));
         let parts = [
             ("kind", self.kind.map(|kind| kind.name().to_owned())),
             ("state", self.state.map(|state| state.name().to_owned())),
             ("device", self.device.as_ref().map(DeviceId::to_string)),
             ("op", self.op.map(|op| op.name().to_owned())),
             ("matrix", Some(matrix.to_owned()).filter(|text| !text.is_empty())),
+            sort,
+            way,
             ("cursor", cursor.map(str::to_owned)),
         ];
         let mut address = path.to_owned();
@@ -221,6 +250,20 @@ mod tests {
         let address =
             format!("/jobs?kind=tune&state=failed&device=cuda%3A0&op=sptrsv&matrix={lower}");
         assert_eq!(filters.address("/jobs", None), address);
+    }
+
+    #[test]
+    fn an_order_stays_in_the_address_and_a_heading_turns_it() {
+        let asked = Asked { op: "spmm".to_owned(), sort: "took".to_owned(), ..Asked::default() };
+        let filters = asked.read().unwrap();
+        assert!(filters.narrows());
+        assert_eq!(filters.address("/jobs", None), "/jobs?op=spmm&sort=took&order=desc");
+        let headings = filters.headings();
+        let took = headings.get("took").unwrap();
+        assert_eq!(took.address, "/jobs?op=spmm&sort=took&order=asc");
+        assert_eq!(headings.get("created_at").unwrap().address, "/jobs?op=spmm");
+        let asked = Asked { sort: "colour".to_owned(), ..Asked::default() };
+        assert_eq!(asked.read().unwrap_err().to_json(None)["parameter"], "sort");
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod query;
 pub(super) use cells::Cells;
 pub use dialect::for_postgres;
 pub(super) use doubt::{Doubt, is_code_of_spent};
-pub(super) use query::{Query, Text, query, query_as, query_scalar};
+pub(super) use query::{Bind, Query, Row, Text, query, query_as, query_scalar};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool};

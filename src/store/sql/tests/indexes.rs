@@ -2,11 +2,13 @@
 
 use super::raw;
 use crate::domain::{DeviceClass, DeviceId, Digest, JobState, WorkKind};
-use crate::store::JobFilter;
+use crate::store::sql::db::Text;
+use crate::store::sql::sorted::Start;
 use crate::store::sql::{
     SqlStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,
     webhooks,
 };
+use crate::store::{Direction, JobColumn, JobFilter, JobOrder, MatrixColumn, MatrixOrder};
 use sqlx::{AssertSqlSafe, Row};
 
 /// Jobs in all states on four devices, plans of five keys a pattern, and one long job among the others' trials and events.
@@ -24,8 +26,9 @@ const FILL: &str = "
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
     INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
     SELECT randomblob(32), randomblob(32), i, 1, '{}' FROM n;
-    INSERT INTO holdings (namespace, digest, pattern_digest, name, created_at)
-    SELECT 'default', digest, pattern_digest, 'm' || created_at, created_at FROM matrices;
+    INSERT INTO holdings (namespace, digest, pattern_digest, name, created_at, n_rows, nnz)
+    SELECT 'default', digest, pattern_digest, 'm' || created_at, created_at, created_at % 1000, created_at * 7 FROM matrices;
+    UPDATE jobs SET started_at = created_at, best = json_object('median_us', created_at * 0.5, 'speedup', 1.5);
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999)
     INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
     SELECT 'job' || (i % 2), i / 2, i, CASE WHEN i < 2800 THEN 'pruned' ELSE 'measured' END, 1, '{}' FROM n;
@@ -79,6 +82,62 @@ fn job_lists() -> Vec<String> {
         }
     }
     queries
+}
+
+/// Each order of the lists of jobs and matrices, read on from a row: along an index, from where the page before ended.
+async fn sorted(store: &SqlStore) {
+    let behind = || Start::Behind(5.0, "job5".to_owned());
+    let orders = [
+        (JobColumn::CreatedAt, "jobs_newest_of"),
+        (JobColumn::Took, "jobs_by_took"),
+        (JobColumn::MedianUs, "jobs_by_median"),
+        (JobColumn::Speedup, "jobs_by_speedup"),
+    ];
+    for (by, index) in orders {
+        for direction in Direction::ALL {
+            let order = JobOrder { by, direction };
+            for from in [Start::First, behind(), Start::Absent] {
+                // Every job has a time of creation.
+                if by == JobColumn::CreatedAt && from == Start::Absent {
+                    continue;
+                }
+                let sought = matches!(from, Start::Behind(..));
+                let query = jobs::sorted_query("default", &JobFilter::default(), order, from);
+                let steps = steps(store, query.sql()).await;
+                let by = format!("SEARCH jobs USING INDEX {index} (namespace=?");
+                assert!(
+                    steps.contains(&by) && !steps.contains("B-TREE"),
+                    "{query}: {steps}",
+                    query = query.sql()
+                );
+                assert!(!sought || steps.contains("(namespace=? AND "), "{steps}");
+            }
+        }
+    }
+    let orders = [
+        (MatrixColumn::CreatedAt, "holdings_newest"),
+        (MatrixColumn::Name, "holdings_by_name"),
+        (MatrixColumn::Rows, "holdings_by_rows"),
+        (MatrixColumn::Nnz, "holdings_by_nnz"),
+    ];
+    for (by, index) in orders {
+        for direction in Direction::ALL {
+            let order = MatrixOrder { by, direction };
+            let of = |query: &mut Text<'static>| matrices::source(query, "default", None, by);
+            for from in [Start::First, Start::Behind(5, vec![0_u8; 32]), Start::Absent] {
+                if by == MatrixColumn::CreatedAt && from == Start::Absent {
+                    continue;
+                }
+                let query = matrices::SORTED.query(order, &of, from, 51);
+                let steps = steps(store, query.sql()).await;
+                assert!(
+                    steps.contains(index) && !steps.contains("B-TREE"),
+                    "{query}: {steps}",
+                    query = query.sql()
+                );
+            }
+        }
+    }
 }
 
 /// Every list of a job's trials.
@@ -185,6 +244,7 @@ async fn check(store: &SqlStore) {
     one(matrices::BETWEEN, between).await;
     quarantine(store).await;
     learned(store).await;
+    sorted(store).await;
 }
 
 /// Both lists of the quarantine, on every page.
