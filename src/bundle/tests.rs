@@ -3,6 +3,7 @@
 mod cpp;
 mod documents;
 mod hostile;
+mod pair;
 
 use super::places::gathered;
 use super::*;

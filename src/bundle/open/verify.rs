@@ -64,6 +64,9 @@ impl Bundle {
         if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
             return Err(contradiction(format!("the manifest and the plan differ in the {what}")));
         }
+        if manifest.problem.parts().is_some() {
+            return Err(contradiction("a plan is of one triangle, and its problem names both"));
+        }
         let most = Csr::MAX_DIMENSION;
         if matrix.rows > most || matrix.cols > most || matrix.nnz > u64::from(u32::MAX) {
             return Err(contradiction("the matrix is larger than any that is tuned"));
