@@ -295,10 +295,13 @@ impl LoadedPlan {
         Ok(())
     }
 
-    /// Replaces the values by those in device memory, in the problem's element type; queued on a stream.
+    /// Replaces the values by those in device memory, in the problem's element type. Where the arrays hold them as they are, a
+    /// kernel puts them in place, queued on the stream; where the arrays are made on the host, this reads the values there, makes
+    /// the arrays again and waits for all work on the device.
     ///
     /// # Errors
-    /// The plan is not a GPU's, or its arrays are made on the host.
+    /// The plan is not a GPU's, or cannot be updated; or its arrays are made on the host and a value is not finite, or the stream is
+    /// being captured.
     ///
     /// # Safety
     /// `values` is an address of the plan's device with one element for each entry of the matrix, and `stream` a stream of
@@ -308,7 +311,14 @@ impl LoadedPlan {
         values: u64,
         stream: u64,
     ) -> Result<(), RunError> {
+        let update = self.bundle.as_ref().map(|bundle| &bundle.manifest().update_values);
+        let made = matches!(update, Some(UpdateValues::Host(_)));
         match &mut self.runner {
+            Runner::Cuda(plan) if made => {
+                // SAFETY: the caller's.
+                let values = unsafe { plan.values_on_host(values, stream) }?;
+                return self.update_values(&values);
+            }
             // SAFETY: the caller's.
             Runner::Cuda(plan) => unsafe { plan.update_values_on_device(values, stream) }?,
             // SAFETY: the caller's.

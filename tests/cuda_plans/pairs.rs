@@ -86,6 +86,23 @@ fn both_solves_take_new_values_and_undo_both_products() {
     assert!(refusal(refused).contains("24 bytes"));
 }
 
+/// For arrays that the host makes of all values.
+#[test]
+fn new_values_on_the_device_are_read_as_the_numbers_that_they_are() {
+    let Some(here) = Here::open() else { return };
+    let (manifest, files) = scale::plan(&here.driver.compute_capability());
+    let plan = here.load(&manifest, &files).expect("the plan loads");
+    let given: Vec<f32> = (0..values().len()).map(|at| 0.1 + at as f32).collect();
+    let address = here.driver.upload(&given);
+    let stream = here.driver.stream();
+    let read = unsafe { plan.values_on_host(address, stream) }.expect("the values");
+    assert_eq!(read, given.iter().map(|&value| f64::from(value)).collect::<Vec<_>>());
+    drop(here.driver.record(stream, || {
+        let refused = unsafe { plan.values_on_host(address, stream) };
+        assert!(refusal(refused).contains("captured"));
+    }));
+}
+
 /// One job for both triangles on a real device, from the command line to one call: against the host, captured, and with new values.
 #[test]
 fn factors_are_tuned_together_and_solved_by_one_call() {
@@ -132,7 +149,14 @@ fn factors_are_tuned_together_and_solved_by_one_call() {
                 assert!((x - expected).abs() <= 1e-9 * expected.abs().max(1.0), "{x} {expected}");
             }
             if round == 0 {
-                plan.update_values(&changed).expect("new values");
+                // From the host, and from the device, whichever of the two plans rewrite their system.
+                if transpose {
+                    let (address, stream) = (here.driver.upload(&changed), here.driver.stream());
+                    unsafe { plan.update_values_on_device(address, stream) }.expect("new values");
+                    here.driver.wait(stream);
+                } else {
+                    plan.update_values(&changed).expect("new values");
+                }
                 host.update_values(&changed).expect("new values on the host");
             }
         }

@@ -84,10 +84,6 @@ impl Linked {
         stream: u64,
     ) -> Result<(), RunError> {
         self.possible()?;
-        if [&self.first, &self.second].into_iter().any(|part| !part.gathers()) {
-            let why = "the arrays of one of the two plans are functions of all values: give the values in host memory";
-            return Err(RunError::Operands(why.to_owned()));
-        }
         // SAFETY: the caller's.
         unsafe { self.first.update_values_on_device(values, stream) }?;
         self.torn = true;
@@ -133,12 +129,5 @@ impl LoadedPlan {
             Runner::Cuda(plan) => Some(plan),
             Runner::Host(_) | Runner::Pair(_) => None,
         }
-    }
-
-    /// Whether new values are put in place one by one.
-    fn gathers(&self) -> bool {
-        self.bundle().is_some_and(|bundle| {
-            matches!(bundle.manifest().update_values, UpdateValues::Gather(_))
-        })
     }
 }
