@@ -2,6 +2,7 @@
 
 mod bundle;
 mod matrix;
+mod pair;
 mod workers;
 
 pub use matrix::Matrix;
@@ -224,14 +225,23 @@ impl Tuner {
         search: Search,
         expected_calls: Option<u64>,
     ) -> Result<Plan, TunerError> {
+        if problem.parts().is_some() {
+            let why = "a problem with both triangles has two plans: `tune_both` tunes them";
+            return Err(TunerError::Failed(why.to_owned()));
+        }
         self.runtime.block_on(async {
-            let mut job = self.submitted(matrix, problem, search, expected_calls).await?;
-            while !job.state.is_final() {
-                tokio::time::sleep(PAUSE).await;
-                job = self.service.job(&job.id).await?;
-            }
+            let job = self.submitted(matrix, problem, search, expected_calls).await?;
+            let job = self.ended(job).await?;
             self.plan_of(job).await
         })
+    }
+
+    async fn ended(&self, mut job: Job) -> Result<Job, TunerError> {
+        while !job.state.is_final() {
+            tokio::time::sleep(PAUSE).await;
+            job = self.service.job(&job.id).await?;
+        }
+        Ok(job)
     }
 
     /// Queues a job as [`Self::tune_with`] does, without waiting for it; an equal job that is queued or running is returned

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ._source import as_matrix as matrix
     from .client import AsyncClient, Client, Job, Lookup
     from .linalg import linear_operator, preconditioner
-    from .operator import Operator, Spmm, Sptrsv, spmm, sptrsv
+    from .operator import Operator, Spmm, Sptrsv, ilu, spmm, sptrsv
     from .plan import CheckReport, Plan, Promise, load
 
     __version__ = VERSION
@@ -62,6 +62,7 @@ _HOMES = {
     "Promise": (".plan", "Promise"),
     "Spmm": (".operator", "Spmm"),
     "Sptrsv": (".operator", "Sptrsv"),
+    "ilu": (".operator", "ilu"),
     "linear_operator": (".linalg", "linear_operator"),
     "load": (".plan", "load"),
     "matrix": ("._source", "as_matrix"),
@@ -92,6 +93,7 @@ __all__ = [
     "WrongDevice",
     "WrongPattern",
     "__version__",
+    "ilu",
     "linear_operator",
     "load",
     "matrix",

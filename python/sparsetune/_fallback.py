@@ -4,12 +4,12 @@ routine."""
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Mapping, Optional, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from . import _native
 from ._native import Matrix, OperandError
 from ._operands import Call, Dense, Taker, factors, library_of, runner_for, taker_for
-from ._problem import result_of, to_json
+from ._problem import result_of, solves_of, to_json
 from ._source import CUPY, TORCH, Source
 
 #: Alignment of elements, which is all that the libraries' own routines need.
@@ -164,15 +164,17 @@ class _Library:
             A = A.T.tocsr() if self._transposed else A
             computed = A.dtype
             return lambda b: A @ (b if b.dtype == computed else b.astype(computed))
-        lower = self._problem["triangle"] == "lower"
-        unit = self._problem["diagonal"] == "unit"
-        T = sparse.tril(A, -unit) if lower else sparse.triu(A, +unit)
-        if unit:
-            T = T + sparse.eye(T.shape[0], dtype=T.dtype)
-        if self._transposed:
-            T, lower = T.T, not lower
-        T = T.tocsr()
-        return lambda b: linalg.spsolve_triangular(T, b, lower=lower, unit_diagonal=unit)
+
+        def solver(lower: bool, unit: bool) -> Callable[[Any], Any]:
+            T = sparse.tril(A, -unit) if lower else sparse.triu(A, +unit)
+            if unit:
+                T = T + sparse.eye(T.shape[0], dtype=T.dtype)
+            if self._transposed:
+                T, lower = T.T, not lower
+            T = T.tocsr()
+            return lambda b: linalg.spsolve_triangular(T, b, lower=lower, unit_diagonal=unit)
+
+        return _in_turn([solver(*solve) for solve in solves_of(self._problem)])
 
     def _torch(self) -> Callable[[Any], Any]:
         import torch
@@ -194,14 +196,26 @@ class _Library:
                 return product if b.dim() == 2 else product[:, 0]
 
             return multiply
-        upper = self._problem["triangle"] == "upper"
-        unit = self._problem["diagonal"] == "unit"
 
-        def solve(b: Any) -> Any:
-            columns = b if b.dim() == 2 else b[:, None]
-            x = torch.triangular_solve(
-                columns, A, upper=upper, transpose=self._transposed, unitriangular=unit
-            ).solution
-            return x if b.dim() == 2 else x[:, 0]
+        def solver(lower: bool, unit: bool) -> Callable[[Any], Any]:
+            def solve(b: Any) -> Any:
+                columns = b if b.dim() == 2 else b[:, None]
+                x = torch.triangular_solve(
+                    columns, A, upper=not lower, transpose=self._transposed, unitriangular=unit
+                ).solution
+                return x if b.dim() == 2 else x[:, 0]
 
-        return solve
+            return solve
+
+        return _in_turn([solver(*solve) for solve in solves_of(self._problem)])
+
+
+def _in_turn(solves: List[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Each solve with what the one before it has computed."""
+
+    def run(b: Any) -> Any:
+        for solve in solves:
+            b = solve(b)
+        return b
+
+    return run

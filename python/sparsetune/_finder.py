@@ -183,7 +183,8 @@ class Finder:
         if found.grade != "exact" or found.plan is None:
             return None
         # A key has one answer, whatever calls it was made for.
-        if found.plan.get("expected_calls") != self.options.expected_calls:
+        plans = [found.plan] if found.second is None else [found.plan, found.second]
+        if any(plan.get("expected_calls") != self.options.expected_calls for plan in plans):
             return None
         try:
             client.bundle(found, self.path)

@@ -106,7 +106,7 @@ class Plan:
         """Whether a kernel of an earlier call ended itself."""
     @property
     def manifest(self) -> Optional[str]:
-        """The manifest as JSON; None for an untuned plan."""
+        """The manifest as JSON, or what both manifests of a pair say; None for an untuned plan."""
     @property
     def problem(self) -> str:
         """The problem as JSON."""
@@ -144,6 +144,10 @@ class Tuner:
 
 def unsupported(device: str, problem: str) -> Optional[str]:
     """Why a problem cannot run on a kind of device (`cpu`, `cuda:0`); None if it can."""
+
+def write_pair(first: str, second: str, path: str) -> None:
+    """Write two bundles into one file, which one call runs: the plans of both triangles of a
+    matrix, in the order of their calls."""
 
 def device_class(gpu: Optional[Tuple[str, str, int]] = None) -> str:
     """The class of this host's CPU, or of a GPU by name, compute capability and number of

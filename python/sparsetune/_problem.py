@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from operator import index
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from ._native import OperandError
 from ._source import dtype_of
@@ -94,8 +94,9 @@ def sptrsv_problem(
     transpose: bool = False,
     rhs: int = 1,
     stability: str = "windowed",
+    both: bool = False,
 ) -> Dict[str, Union[str, int, bool]]:
-    """`T x = b` with T a triangle of A."""
+    """`T x = b` with T a triangle of A; with `both` a solve with each of them."""
     rhs = _count(rhs, "right-hand sides", 64)
     if stability not in ("windowed", "row_wise"):
         raise OperandError(f"The stability must be `windowed` or `row_wise`, not {stability!r}.")
@@ -103,7 +104,7 @@ def sptrsv_problem(
         "op": "sptrsv",
         "rhs": rhs,
         "dtype": dtype,
-        "triangle": "lower" if lower else "upper",
+        "triangle": "both" if both else "lower" if lower else "upper",
         "diagonal": "unit" if unit_diagonal else "non-unit",
         "transpose": bool(transpose),
     }
@@ -111,6 +112,16 @@ def sptrsv_problem(
     if stability != "windowed":
         problem["stability"] = stability
     return problem
+
+
+def solves_of(problem: Problem) -> List[Tuple[bool, bool]]:
+    """The solves of a problem in their order: whether the triangle is the lower one, and whether
+    its diagonal is all ones."""
+    unit = problem["diagonal"] == "unit"
+    if problem["triangle"] != "both":
+        return [(problem["triangle"] == "lower", unit)]
+    lower, upper = (True, unit), (False, False)
+    return [upper, lower] if problem.get("transpose") else [lower, upper]
 
 
 def make_problem(op: str, A: Any, n: Optional[int] = None, **fields: Any) -> Problem:

@@ -6,13 +6,13 @@ import asyncio
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import urlencode
 
 from ._http import TIMEOUT, Patience, Transport
-from ._native import NotFound, ServerError, TuningError
+from ._native import NotFound, ServerError, TuningError, write_pair
 from ._problem import Problem, make_problem
 from ._source import as_matrix, as_npz
 
@@ -33,6 +33,8 @@ class Lookup:
     reasons: Tuple[str, ...]
     #: The whole answer.
     raw: Dict[str, Any] = field(repr=False)
+    #: For both triangles the plan of the second solve; there are both or neither.
+    second: Optional[Dict[str, Any]] = None
 
     @property
     def plan_id(self) -> Optional[str]:
@@ -58,6 +60,8 @@ class Job:
     #: Why the job has failed.
     error: Optional[str]
     raw: Dict[str, Any] = field(repr=False)
+    #: For both triangles the plan's id of the second solve, once `Client.wait` has it.
+    second: Optional[str] = None
 
     @property
     def ended(self) -> bool:
@@ -93,7 +97,7 @@ class Client(Transport):
 
         `A` is a sparse matrix, a `sparsetune.Matrix`, or a digest. `problem` has the remaining
         fields of the problem: dtype, layout, accumulate, tf32, transpose, output; for `sptrsv` lower,
-        unit_diagonal, rhs, stability.
+        unit_diagonal, rhs, stability, both.
         """
         wanted = make_problem(op, A, n=n, **problem)
         return self.lookup_digest(
@@ -124,6 +128,7 @@ class Client(Transport):
             plan=answer.get("plan"),
             reasons=tuple(match.get("reasons", ())),
             raw=answer,
+            second=answer.get("second"),
         )
 
     def upload(self, A: Any, name: Optional[str] = None) -> Dict[str, Any]:
@@ -196,22 +201,26 @@ class Client(Transport):
 
         A server that cannot be reached, or is not ready, is asked again for a quarter of an hour.
         Raises `TuningError` if the job failed or was cancelled, `NotFound` if the server does not
-        know it, `TimeoutError` after `timeout` seconds.
+        know it, `TimeoutError` after `timeout` seconds. For both triangles the job of the second is
+        waited for, too.
         """
         known = job if isinstance(job, Job) else self.job(job)
         poll = _Poll(known.id, timeout, pause)
-        while not known.ended:
-            time.sleep(poll.pause())
-            try:
-                known = self.job(known.id)
-            except ServerError as error:
-                poll.failed(error)
-            else:
-                poll.answered()
-        if known.state != "succeeded" or known.plan is None:
-            why = known.error or f"it is {known.state}"
-            raise TuningError(f"Job {known.id} has no plan: {why.rstrip('.')}.")
-        return known
+        first: Optional[Job] = None
+        while True:
+            while not known.ended:
+                time.sleep(poll.pause())
+                try:
+                    known = self.job(known.id)
+                except ServerError as error:
+                    poll.failed(error)
+                else:
+                    poll.answered()
+            _has_plan(known)
+            following = None if first is not None else _following(known)
+            if following is None:
+                return known if first is None else replace(first, second=known.plan)
+            first, known = known, self.job(following)
 
     def devices(self) -> List[Dict[str, Any]]:
         """The devices of the server's workers (the schema `WorkerDevice` of its openapi.yaml)."""
@@ -232,17 +241,36 @@ class Client(Transport):
         not there.
 
         With `values="external"` the matrix's values are left out: `update_values` gives them after
-        the plan was loaded.
+        the plan was loaded. For both triangles, looked up or waited for, it is one file of two
+        plans, which one call runs.
         """
+        second: Optional[str] = None
         if isinstance(plan, Lookup):
             id = plan.plan_id
+            second = None if plan.second is None else str(plan.second["id"])
         elif isinstance(plan, Job):
-            id = plan.plan
+            id, second = plan.plan, plan.second
         else:
             id = plan
         if id is None:
             raise NotFound("There is no plan whose bundle could be downloaded.")
         target = Path(path)
+        if second is None:
+            self._download(id, values, target)
+            return target
+        parts = [target.with_name(f"{target.name}.{os.getpid()}.{part}") for part in (1, 2)]
+        whole = target.with_name(f"{target.name}.{os.getpid()}.both")
+        try:
+            for id, part in zip((id, second), parts):
+                self._download(id, values, part)
+            write_pair(str(parts[0]), str(parts[1]), str(whole))
+            os.replace(whole, target)
+        finally:
+            for partial in (*parts, whole):
+                partial.unlink(missing_ok=True)
+        return target
+
+    def _download(self, id: str, values: str, target: Path) -> None:
         # From the server itself, also where it would send others to its store.
         here = {"sparsetune-redirect": "never"}
         path_of_it = f"/v1/plans/{id}/bundle?{urlencode({'values': values})}"
@@ -253,7 +281,6 @@ class Client(Transport):
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
-        return target
 
     def import_bundle(self, path: Union[str, "os.PathLike[str]"]) -> Dict[str, Any]:
         """Give the server a bundle, whose plan it then answers lookups with."""
@@ -308,15 +335,21 @@ class AsyncClient:
         """As `Client.wait`; the task may be cancelled meanwhile."""
         known = job if isinstance(job, Job) else await self.job(job)
         poll = _Poll(known.id, timeout, pause)
-        while not known.ended:
-            await asyncio.sleep(poll.pause())
-            try:
-                known = await self.job(known.id)
-            except ServerError as error:
-                poll.failed(error)
-            else:
-                poll.answered()
-        return self.client.wait(known)
+        first: Optional[Job] = None
+        while True:
+            while not known.ended:
+                await asyncio.sleep(poll.pause())
+                try:
+                    known = await self.job(known.id)
+                except ServerError as error:
+                    poll.failed(error)
+                else:
+                    poll.answered()
+            _has_plan(known)
+            following = None if first is not None else _following(known)
+            if following is None:
+                return known if first is None else replace(first, second=known.plan)
+            first, known = known, await self.job(following)
 
     async def devices(self) -> List[Dict[str, Any]]:
         """As `Client.devices`."""
@@ -380,6 +413,17 @@ def _job(raw: Dict[str, Any]) -> Job:
         error=raw.get("error"),
         raw=raw,
     )
+
+
+def _has_plan(job: Job) -> None:
+    if job.state != "succeeded" or job.plan is None:
+        why = job.error or f"it is {job.state}"
+        raise TuningError(f"Job {job.id} has no plan: {why.rstrip('.')}.")
+
+
+def _following(job: Job) -> Optional[str]:
+    """The job of the other triangle, if this one is of a request for both."""
+    return None if job.raw.get("then") is None else str(job.raw["follow_up"])
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from ._native import OperandError
 from ._operands import Dense
 from ._problem import result_of
 from ._source import CUPY, SCIPY, source_of
-from .operator import Operator, spmm, sptrsv
+from .operator import Operator, ilu, spmm, sptrsv
 
 __all__ = ["linear_operator", "preconditioner"]
 
@@ -32,14 +32,27 @@ def preconditioner(
     *,
     unit_lower: bool = False,
     unit_upper: bool = False,
+    combined: bool = False,
     **options: Any,
 ) -> Any:
     """`x -> U^-1 L^-1 x` as a LinearOperator: two triangular solves, each with a plan of its own.
+
+    With `combined`, the one matrix given holds both factors of an incomplete LU factorisation, as
+    `sparsetune.ilu` takes it: both are tuned by one request and run by one call, and
+    `made.factors[0].update_values` gives both new values.
 
     Without `U` it is L's transpose, as for an incomplete Cholesky factorisation. `unit_lower` and
     `unit_upper` say that the diagonal of the factor is all ones and need not be stored, as that of
     L in an LU factorisation. `options` are those of `sparsetune.sptrsv`.
     """
+    if combined:
+        if U is not None or unit_lower or unit_upper:
+            raise OperandError(
+                "Combined factors are one matrix, with ones on the diagonal of L and the diagonal "
+                "of U stored: U, unit_lower and unit_upper are for factors of their own."
+            )
+        both = ilu(L, **options)
+        return _linear_operator(L, both, both, lambda: both.adjoint())
     lower = sptrsv(L, lower=True, unit_diagonal=unit_lower, **options)
     upper = (
         sptrsv(L, lower=True, unit_diagonal=unit_lower, transpose=True, **options)

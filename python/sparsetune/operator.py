@@ -15,7 +15,7 @@ from ._problem import Problem, dtype_name, spmm_problem, sptrsv_problem, to_json
 from ._source import TORCH, Source, as_matrix, source_of
 from .plan import Plan, Promise, host_values, load
 
-__all__ = ["Operator", "Spmm", "Sptrsv", "spmm", "sptrsv"]
+__all__ = ["Operator", "Spmm", "Sptrsv", "ilu", "spmm", "sptrsv"]
 
 logger = logging.getLogger("sparsetune")
 
@@ -402,4 +402,38 @@ def sptrsv(
     )
     options = _options(server, token, search, expected_calls, libraries, tune)
     made: Sptrsv = _made(Sptrsv, source, device)(source, problem, options, wait=wait)
+    return made
+
+
+def ilu(
+    F: Any,
+    unit_diagonal: bool = True,
+    transpose: bool = False,
+    rhs: int = 1,
+    *,
+    stability: str = "windowed",
+    dtype: Any = None,
+    device: Optional[str] = None,
+    **options: Any,
+) -> Sptrsv:
+    """Both solves with combined factors by one call: `x = f(b)` is `U^-1 L^-1 b`.
+
+    `F` holds U on and above the diagonal and L strictly below it, as incomplete LU factorisations
+    leave them: the diagonal of L is all ones. With `unit_diagonal=False` it is that of U, too. With
+    `transpose` x is `L^-T U^-T b`. One request tunes both, each in half of the budget, and one call
+    runs both. `update_values` takes new factors of the same pattern. Otherwise as
+    `sparsetune.sptrsv`.
+    """
+    source = source_of(F)
+    problem = sptrsv_problem(
+        source.dtype if dtype is None else dtype_name(dtype),
+        unit_diagonal=unit_diagonal,
+        transpose=transpose,
+        rhs=rhs,
+        stability=stability,
+        both=True,
+    )
+    wait, libraries = bool(options.pop("wait", False)), tuple(options.pop("libraries", ()))
+    looked_for = Options(libraries=libraries, **options)
+    made: Sptrsv = _made(Sptrsv, source, device)(source, problem, looked_for, wait=wait)
     return made

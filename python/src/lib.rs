@@ -24,7 +24,7 @@ mod native {
     #[pymodule_export]
     use super::matrix::Matrix;
     #[pymodule_export]
-    use super::plan::{Plan, device_class, unsupported};
+    use super::plan::{Plan, device_class, unsupported, write_pair};
     #[pymodule_export]
     use super::program::{main, set_program};
     #[pymodule_export]

@@ -6,12 +6,13 @@ use crate::matrix::{Matrix, floats};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES};
 use numpy::{IxDyn, PyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use sparsetune_core::bundle::{Bundle, LoadedPlan, Place, RunError};
+use sparsetune_core::bundle::{Bundle, LoadedPlan, Opened, Pair, Place, RunError};
 use sparsetune_core::domain::bundle::DenseOperand;
 use sparsetune_core::domain::element::Element;
 use sparsetune_core::domain::{DeviceKind, Layout, Problem};
 use sparsetune_core::engine::{EngineError, cpu};
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A plan that is ready to run, and the operands of its calls.
@@ -49,19 +50,19 @@ impl Plan {
     ) -> PyResult<Self> {
         fork::check()?;
         py.detach(|| {
-            let bundle = Bundle::open(&path).map_err(|error| {
-                let why = sentence(&error.to_string());
-                BundleError::new_err(format!("{}: {why}", path.display()))
-            })?;
+            let opened = Opened::open(&path).map_err(|error| not_opened(&path, &error))?;
             let ordinal = match device {
                 Some(device) => ordinal(device)?,
-                None => (bundle.manifest().target.kind == DeviceKind::Cuda).then_some(0),
+                None => {
+                    let target = &opened.parts()[0].manifest().target;
+                    (target.kind == DeviceKind::Cuda).then_some(0)
+                }
             };
             let place = match ordinal {
                 None => Place::Host,
                 Some(ordinal) => Place::Cuda { ordinal, libraries },
             };
-            let loaded = LoadedPlan::load(Arc::new(bundle), &place).map_err(run_error)?;
+            let loaded = LoadedPlan::open(&opened, &place).map_err(run_error)?;
             Ok(Self::of(loaded, ordinal))
         })
     }
@@ -154,10 +155,13 @@ impl Plan {
         py.detach(|| self.read().gave_up()).map_err(run_error)
     }
 
-    /// The manifest as JSON; None for an untuned plan.
+    /// The manifest as JSON, or what both manifests of a pair say; None for an untuned plan.
     #[getter]
     fn manifest(&self) -> PyResult<Option<String>> {
         let plan = self.read();
+        if let Some(pair) = plan.pair() {
+            return json(&pair.summary()).map(Some);
+        }
         plan.bundle().map(|bundle| json(bundle.manifest())).transpose()
     }
 
@@ -357,6 +361,27 @@ pub fn unsupported(device: &str, problem: &str) -> PyResult<Option<String>> {
         None => problem.limit(Some(kind)).map(|limit| sentence(limit.why)),
     };
     Ok(why)
+}
+
+/// Writes two bundles into one file, which one call runs: the plans of both triangles of a matrix, in the order of their calls.
+#[pyfunction]
+pub fn write_pair(py: Python<'_>, first: PathBuf, second: PathBuf, path: PathBuf) -> PyResult<()> {
+    py.detach(|| {
+        let open = |part: &Path| {
+            Bundle::open(part).map(Arc::new).map_err(|error| not_opened(part, &error))
+        };
+        let pair = Pair::of(open(&first)?, open(&second)?);
+        let pair = pair.map_err(|error| BundleError::new_err(sentence(&error.to_string())))?;
+        let mut file = File::create(&path)?;
+        pair.write(&mut file)
+            .map_err(|error| BundleError::new_err(sentence(&error.to_string())))?;
+        Ok(file.sync_all()?)
+    })
+}
+
+fn not_opened(path: &Path, error: &sparsetune_core::bundle::BundleError) -> PyErr {
+    let why = sentence(&error.to_string());
+    BundleError::new_err(format!("{}: {why}", path.display()))
 }
 
 /// The class of a device: that of this host's CPU for `cpu`; for a GPU from its name, compute capability and number of

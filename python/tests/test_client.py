@@ -49,6 +49,38 @@ def test_without_an_upload_first(client: sparsetune.Client) -> None:
         client.wait(solve, timeout=30)
 
 
+@pytest.mark.parametrize("transpose", [False, True])
+def test_both_triangles_by_one_request(
+    client: sparsetune.Client, server: Server, tmp_path: Path, transpose: bool
+) -> None:
+    F = random_csr(90, 90, seed=5, dtype="float64") * 0.1
+    F.setdiag(numpy.arange(90) % 5 + 2.0)
+    F = F.tocsr()
+    wanted: dict[str, Any] = dict(op="sptrsv", both=True, unit_diagonal=True, transpose=transpose)
+    assert client.lookup(F, **wanted, predicted=False).grade == "none"
+    search = {"trials": 4, "seconds": 8}
+    job = client.submit(F, **wanted, search=search)
+    assert job.raw["then"]["triangle"] == ("lower" if transpose else "upper")
+    if transpose:
+        waiting = sparsetune.AsyncClient(server.url, server.token)
+        job = asyncio.run(waiting.wait(job.id, timeout=120))
+    else:
+        job = client.wait(job, timeout=120)
+    found = client.lookup(F, **wanted)
+    assert found.second is not None
+    assert (found.plan_id, found.second["id"]) == (job.plan, job.second)
+    for source in (job, found):
+        plan = sparsetune.load(client.bundle(source, tmp_path / "both.stplan"))
+        assert plan.check().passed and plan.problem["triangle"] == "both"
+    assert list(tmp_path.iterdir()) == [tmp_path / "both.stplan"]
+    dense, b = F.toarray(), numpy.ones(90)
+    M = (numpy.tril(dense, -1) + numpy.eye(90)) @ numpy.triu(dense)
+    assert abs((M.T if transpose else M) @ plan(b) - b).max() < 1e-11
+    # An operator takes the two plans that are there.
+    f = sparsetune.ilu(F, transpose=transpose, server=server.url, token=server.token, tune=False)
+    assert f.wait(60).manifest["parts"][0]["plan"] == job.plan
+
+
 def test_asynchronously(server: Server) -> None:
     async def work() -> str:
         client = sparsetune.AsyncClient(server.url, server.token)

@@ -67,8 +67,8 @@ impl HostRunner {
             }
         };
         let source = Source::Maps {
-            // Without a statement about them they are never updated.
-            values: place(VALUES)?.unwrap_or_default(),
+            // Without a statement about them there are none, as in a triangle that is all diagonal, or they are never updated.
+            values: place(VALUES)?.unwrap_or_else(|| Some(Arc::default())),
             diagonal: place(DIAGONAL)?,
             rows: manifest.call.c.rows as usize,
             product: matches!(manifest.problem, Problem::Spmm(_)),

@@ -8,7 +8,8 @@ use super::check::{self, Samples};
 use super::container::{self, ContainerError};
 use super::{build, tensors};
 use crate::domain::bundle::{
-    ARRAYS, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, MANIFEST, MATRIX, Manifest, Member, PLAN,
+    ARRAYS, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, MANIFEST, MATRIX, Manifest, Member, PAIR_VERSION,
+    PARTS, PLAN,
 };
 use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
@@ -22,6 +23,7 @@ use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Longest manifest and plan that are read.
 pub(super) const MOST_JSON: usize = 8 << 20;
@@ -45,6 +47,10 @@ pub enum BundleError {
         "the bundle has format version {0}; this version of sparsetune reads up to {BUNDLE_VERSION}"
     )]
     Version(u32),
+    #[error(
+        "the pair of bundles has format version {0}; this version of sparsetune reads up to {PAIR_VERSION}"
+    )]
+    PairVersion(u32),
     #[error("the bundle has the member `{0}`, which its manifest does not list")]
     Unlisted(String),
     #[error("member `{path}` is damaged: its {what} is not the manifest's")]
@@ -73,16 +79,30 @@ pub struct Bundle {
     _held: Held,
 }
 
-enum FileBytes {
+pub(super) enum FileBytes {
     Mapped(Mmap),
     Read(Vec<u8>),
+    /// A member of another file.
+    Part(Arc<Self>, Range<usize>),
 }
 
 impl FileBytes {
-    fn bytes(&self) -> &[u8] {
+    /// Maps a file, which must not change as long as this is in use.
+    pub(super) fn map(mut file: &File) -> Result<Self, BundleError> {
+        // A process within a fence may ask for the length in this way alone.
+        let bytes = usize::try_from(file.seek(SeekFrom::End(0))?).map_err(io::Error::other)?;
+        if bytes == 0 {
+            return Ok(Self::Read(Vec::new()));
+        }
+        // SAFETY: the documented requirement; bundles are written under another name and renamed.
+        Ok(Self::Mapped(unsafe { MmapOptions::new().len(bytes).map(file)? }))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
             Self::Read(bytes) => bytes,
+            Self::Part(file, part) => &file.bytes()[part.clone()],
         }
     }
 }
@@ -100,15 +120,8 @@ impl Bundle {
     ///
     /// # Errors
     /// As [`Self::open`], and if there is not enough.
-    pub(super) fn open_in(mut file: &File, memory: &Pool) -> Result<Self, BundleError> {
-        // A process within a fence may ask for the length in this way alone.
-        let bytes = usize::try_from(file.seek(SeekFrom::End(0))?).map_err(io::Error::other)?;
-        if bytes == 0 {
-            return Self::of(FileBytes::Read(Vec::new()), memory);
-        }
-        // SAFETY: the documented requirement; bundles are written under another name and renamed.
-        let map = unsafe { MmapOptions::new().len(bytes).map(file)? };
-        Self::of(FileBytes::Mapped(map), memory)
+    pub(super) fn open_in(file: &File, memory: &Pool) -> Result<Self, BundleError> {
+        Self::of(FileBytes::map(file)?, memory)
     }
 
     /// Verifies a bundle in memory.
@@ -119,9 +132,13 @@ impl Bundle {
         Self::of(FileBytes::Read(bytes), &Pool::memory(u64::MAX))
     }
 
-    fn of(file: FileBytes, memory: &Pool) -> Result<Self, BundleError> {
+    pub(super) fn of(file: FileBytes, memory: &Pool) -> Result<Self, BundleError> {
         let bytes = file.bytes();
         let members = container::read(bytes)?;
+        if PARTS.iter().all(|part| members.contains_key(*part)) {
+            let why = "it is a pair of bundles, `first.stplan` and `second.stplan`, where one is expected";
+            return Err(contradiction(why));
+        }
         let held = memory.open(u64::MAX);
         held.charge(needed(bytes, &members), 1, "the bundle")?;
         let manifest: Manifest = json(bytes, &members, MANIFEST)?;
@@ -131,7 +148,7 @@ impl Bundle {
         if manifest.version == 0 || manifest.version > BUNDLE_VERSION {
             return Err(BundleError::Version(manifest.version));
         }
-        verify_members(bytes, &members, &manifest)?;
+        verify_members(bytes, &members, &manifest.members)?;
         let plan: Plan = json(bytes, &members, PLAN)?;
         let facts: Matrix = json(bytes, &members, MATRIX)?;
         let arrays = place(&members, ARRAYS)?;
@@ -219,14 +236,14 @@ fn needed(file: &[u8], members: &BTreeMap<String, Range<usize>>) -> u64 {
     (file.len() as u64).saturating_add(json.saturating_mul(JSON_MEMORY))
 }
 
-fn place(
+pub(super) fn place(
     members: &BTreeMap<String, Range<usize>>,
     path: &str,
 ) -> Result<Range<usize>, BundleError> {
     members.get(path).cloned().ok_or_else(|| BundleError::Missing(path.to_owned()))
 }
 
-fn json<T: serde::de::DeserializeOwned>(
+pub(super) fn json<T: serde::de::DeserializeOwned>(
     file: &[u8],
     members: &BTreeMap<String, Range<usize>>,
     member: &'static str,
@@ -242,16 +259,16 @@ fn json<T: serde::de::DeserializeOwned>(
 }
 
 /// Every member is listed, with its length and its hashes.
-fn verify_members(
+pub(super) fn verify_members(
     file: &[u8],
     members: &BTreeMap<String, Range<usize>>,
-    manifest: &Manifest,
+    listed: &BTreeMap<String, Member>,
 ) -> Result<(), BundleError> {
     let mut unlisted = members.keys().filter(|path| *path != MANIFEST);
-    if let Some(path) = unlisted.find(|path| !manifest.members.contains_key(*path)) {
+    if let Some(path) = unlisted.find(|path| !listed.contains_key(*path)) {
         return Err(BundleError::Unlisted(path.clone()));
     }
-    manifest.members.par_iter().try_for_each(|(path, listed)| {
+    listed.par_iter().try_for_each(|(path, listed)| {
         let bytes = &file[place(members, path)?];
         let damaged = |what| Err(BundleError::Damaged { path: path.clone(), what });
         if bytes.len() as u64 != listed.bytes {

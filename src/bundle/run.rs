@@ -1,8 +1,12 @@
 //! Runs a bundle's plan on the caller's own buffers.
 
+mod pair;
+
+use self::pair::Linked;
 use super::check::{CheckReport, Inputs};
 use super::host::HostRunner;
 use super::open::Bundle;
+use super::pair::{Opened, Pair};
 use crate::domain::bundle::{Call, DenseOperand, Forward, Manifest, UpdateValues};
 use crate::domain::recipe::ArrayData;
 use crate::domain::{DeviceKind, Problem};
@@ -64,6 +68,7 @@ impl From<EngineError> for RunError {
 /// stream, or on streams that wait for one another; load the bundle twice for calls at the same time.
 pub struct LoadedPlan {
     bundle: Option<Arc<Bundle>>,
+    pair: Option<Pair>,
     problem: Problem,
     call: Call,
     runner: Runner,
@@ -77,6 +82,7 @@ pub struct LoadedPlan {
 enum Runner {
     Host(Box<HostRunner>),
     Cuda(Box<CudaPlan>),
+    Pair(Box<Linked>),
 }
 
 impl LoadedPlan {
@@ -112,6 +118,42 @@ impl LoadedPlan {
             without_values: manifest.arrays.iter().any(|array| !array.included),
             warnings,
             bundle: Some(bundle),
+            pair: None,
+        })
+    }
+
+    /// Prepares what a file holds: a plan, or two that one call runs.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn open(opened: &Opened, place: &Place) -> Result<Self, RunError> {
+        match opened {
+            Opened::One(bundle) => Self::load(Arc::clone(bundle), place),
+            Opened::Two(pair) => {
+                let [first, second] = pair.parts().clone().map(|part| Self::load(part, place));
+                let linked = Self::linked(first?, second?, *pair.problem())?;
+                Ok(Self { pair: Some(pair.clone()), ..linked })
+            }
+        }
+    }
+
+    /// One call of both, in this order.
+    fn linked(first: Self, second: Self, problem: Problem) -> Result<Self, RunError> {
+        let mut warnings = first.warnings.clone();
+        warnings.extend(
+            second.warnings.iter().filter(|warning| !first.warnings.contains(warning)).cloned(),
+        );
+        let linked = Linked::new(first, second)?;
+        Ok(Self {
+            bundle: None,
+            pair: None,
+            problem,
+            call: linked.call(),
+            runner: Runner::Pair(Box::new(linked)),
+            updated: false,
+            // The parts know.
+            without_values: false,
+            warnings,
         })
     }
 
@@ -120,9 +162,14 @@ impl LoadedPlan {
     /// # Errors
     /// No host kernel computes the problem, or the matrix does not suit it.
     pub fn untuned(matrix: &Arc<Csr>, problem: &Problem) -> Result<Self, RunError> {
+        if let Some(parts) = problem.parts() {
+            let [first, second] = parts.map(|part| Self::untuned(matrix, &part));
+            return Self::linked(first?, second?, *problem);
+        }
         let (runner, call) = HostRunner::untuned(matrix, problem)?;
         Ok(Self {
             bundle: None,
+            pair: None,
             problem: *problem,
             call,
             runner: Runner::Host(Box::new(runner)),
@@ -132,9 +179,24 @@ impl LoadedPlan {
         })
     }
 
-    /// The bundle that was loaded; `None` for an untuned plan.
+    /// The bundle that was loaded; `None` for an untuned plan and for a pair.
     pub fn bundle(&self) -> Option<&Arc<Bundle>> {
         self.bundle.as_ref()
+    }
+
+    /// The two bundles that were loaded, if it is a pair.
+    pub fn pair(&self) -> Option<&Pair> {
+        self.pair.as_ref()
+    }
+
+    /// Entries of the matrix: as many values as [`Self::update_values`] takes.
+    pub fn entries(&self) -> u64 {
+        match (&self.bundle, &self.runner) {
+            (Some(bundle), _) => bundle.manifest().matrix.nnz,
+            (None, Runner::Host(host)) => host.nnz(),
+            (None, Runner::Pair(pair)) => pair.first.entries(),
+            (None, Runner::Cuda(_)) => 0,
+        }
     }
 
     pub fn problem(&self) -> &Problem {
@@ -169,6 +231,7 @@ impl LoadedPlan {
         match &self.runner {
             Runner::Host(host) => host.run(b, c, alpha, beta),
             Runner::Cuda(plan) => Ok(plan.call_on_host(b, c, alpha, beta)?),
+            Runner::Pair(pair) => pair.run_on_host(b, c),
         }
     }
 
@@ -192,6 +255,8 @@ impl LoadedPlan {
         match &self.runner {
             // SAFETY: the caller's.
             Runner::Cuda(plan) => Ok(unsafe { plan.run(b, c, stream, alpha, beta) }?),
+            // SAFETY: the caller's.
+            Runner::Pair(pair) => unsafe { pair.run_on_device(b, c, stream) },
             Runner::Host(_) => Err(on_host()),
         }
     }
@@ -223,16 +288,20 @@ impl LoadedPlan {
             }
             (Runner::Cuda(plan), Some(bundle)) => super::update::on_gpu(plan, bundle, values)?,
             (Runner::Cuda(_), None) => return Err(RunError::NoValues),
+            (Runner::Pair(pair), _) => pair.update_values(values)?,
         }
         self.updated = true;
         self.without_values = false;
         Ok(())
     }
 
-    /// Replaces the values by those in device memory, in the problem's element type; queued on a stream.
+    /// Replaces the values by those in device memory, in the problem's element type. Where the arrays hold them as they are, a
+    /// kernel puts them in place, queued on the stream; where the arrays are made on the host, this reads the values there, makes
+    /// the arrays again and waits for all work on the device.
     ///
     /// # Errors
-    /// The plan is not a GPU's, or its arrays are made on the host.
+    /// The plan is not a GPU's, or cannot be updated; or its arrays are made on the host and a value is not finite, or the stream is
+    /// being captured.
     ///
     /// # Safety
     /// `values` is an address of the plan's device with one element for each entry of the matrix, and `stream` a stream of
@@ -242,9 +311,18 @@ impl LoadedPlan {
         values: u64,
         stream: u64,
     ) -> Result<(), RunError> {
-        match &self.runner {
+        let update = self.bundle.as_ref().map(|bundle| &bundle.manifest().update_values);
+        let made = matches!(update, Some(UpdateValues::Host(_)));
+        match &mut self.runner {
+            Runner::Cuda(plan) if made => {
+                // SAFETY: the caller's.
+                let values = unsafe { plan.values_on_host(values, stream) }?;
+                return self.update_values(&values);
+            }
             // SAFETY: the caller's.
             Runner::Cuda(plan) => unsafe { plan.update_values_on_device(values, stream) }?,
+            // SAFETY: the caller's.
+            Runner::Pair(pair) => unsafe { pair.update_values_on_device(values, stream) }?,
             Runner::Host(_) => return Err(on_host()),
         }
         self.updated = true;
@@ -253,11 +331,7 @@ impl LoadedPlan {
     }
 
     fn check_values(&self, values: &[f64]) -> Result<(), RunError> {
-        let nnz = match (&self.bundle, &self.runner) {
-            (Some(bundle), _) => bundle.manifest().matrix.nnz,
-            (None, Runner::Host(host)) => host.nnz(),
-            (None, Runner::Cuda(_)) => 0,
-        };
+        let nnz = self.entries();
         if values.len() as u64 != nnz {
             let why = format!("there are {} values for a matrix of {nnz} entries", values.len());
             return Err(RunError::Operands(why));
@@ -279,6 +353,11 @@ impl LoadedPlan {
     /// # Errors
     /// There is nothing to compare with, since the plan is untuned or has other values by now; or the call failed.
     pub fn check(&self) -> Result<CheckReport, RunError> {
+        if let (Runner::Pair(pair), Some(_)) = (&self.runner, &self.pair) {
+            let (first, second) = (pair.first.check()?, pair.second.check()?);
+            let samples = first.samples + second.samples;
+            return Ok(CheckReport { samples, worst: first.worst.max(second.worst) });
+        }
         let Some(bundle) = self.bundle.as_ref().filter(|_| !self.updated) else {
             let why = "the check is for the values that the bundle was made with";
             return Err(RunError::Operands(why.to_owned()));
@@ -314,6 +393,7 @@ impl LoadedPlan {
     pub fn gave_up(&self) -> Result<bool, RunError> {
         match &self.runner {
             Runner::Cuda(plan) => Ok(plan.gave_up()?),
+            Runner::Pair(pair) => pair.gave_up(),
             Runner::Host(_) => Ok(false),
         }
     }

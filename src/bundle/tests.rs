@@ -3,6 +3,7 @@
 mod cpp;
 mod documents;
 mod hostile;
+mod pair;
 
 use super::places::gathered;
 use super::*;
@@ -411,5 +412,24 @@ fn host_solves_run_from_their_file_and_take_new_values() {
         right(&matrix, solved(&untuned));
         untuned.update_values(other.values()).unwrap();
         right(&other, solved(&untuned));
+    }
+}
+
+/// Such as the U of an incomplete factorisation of a lower triangle, or a system of one row.
+#[test]
+fn a_triangle_that_is_all_diagonal_takes_new_values() {
+    let values = (1..=5).map(f64::from).collect();
+    let matrix = Arc::new(Csr::new(5, 5, (0..=5).collect(), (0..5).collect(), values).unwrap());
+    let problem = solve(1, Dtype::F64, Triangle::Lower, false);
+    for candidate in candidates(&matrix, &problem, DeviceKind::Cpu) {
+        let plan = plan(&matrix, &problem, DeviceKind::Cpu, &candidate).unwrap();
+        let file = bundle(&matrix, &plan, Values::Included).unwrap();
+        let read = Arc::new(Bundle::from_bytes(file).unwrap());
+        let mut loaded = LoadedPlan::load(read, &Place::Host).unwrap();
+        loaded.update_values(&[2.0, 4.0, 5.0, 8.0, 10.0]).unwrap();
+        let (b, mut x) = ([40.0f64; 5], [0.0f64; 5]);
+        let (b, out) = (bytemuck::cast_slice(&b), bytemuck::cast_slice_mut(&mut x));
+        loaded.run_on_host(b, out, 1.0, 0.0).unwrap();
+        assert_eq!(x, [20.0, 10.0, 8.0, 5.0, 4.0], "{candidate}");
     }
 }

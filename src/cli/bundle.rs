@@ -5,12 +5,13 @@ use super::files::write_whole;
 use super::local::Local;
 use super::show::{right, table};
 use super::{ServerArgs, say};
-use crate::bundle::{Bundle, LoadedPlan, Place, cpp};
+use crate::bundle::{Bundle, LoadedPlan, Opened, Pair, Place, cpp};
 use crate::domain::bundle::{DenseOperand, Forward, UpdateValues};
 use crate::domain::{DeviceKind, Digest};
 use anyhow::Context;
 use clap::Subcommand;
 use serde_json::{Value, json};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,6 +35,9 @@ enum Action {
     Export {
         /// The plan's id; with --cpp also a bundle's file
         plan: String,
+        /// The plan of the other triangle: both go into one file, in the order of their calls
+        #[arg(long, value_name = "PLAN")]
+        second: Option<String>,
         /// The file to write; PLAN.stplan in this folder by default
         #[arg(long, short)]
         output: Option<PathBuf>,
@@ -85,8 +89,8 @@ enum Action {
 pub async fn run(args: BundleArgs) -> anyhow::Result<ExitCode> {
     let BundleArgs { action, json } = args;
     match action {
-        Action::Export { plan, output, cpp, without_values, data, server } => {
-            let wanted = Export { plan, output, cpp, without_values };
+        Action::Export { plan, second, output, cpp, without_values, data, server } => {
+            let wanted = Export { plan, second, output, cpp, without_values };
             at(&server, data, async |client| wanted.carry_out(client, json).await).await
         }
         Action::Verify { files } => verify(&files, json),
@@ -115,6 +119,7 @@ where
 
 struct Export {
     plan: String,
+    second: Option<String>,
     output: Option<PathBuf>,
     cpp: Option<PathBuf>,
     without_values: bool,
@@ -123,12 +128,15 @@ struct Export {
 impl Export {
     async fn carry_out(&self, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
         if let Some(folder) = &self.cpp {
-            let bundle = match Path::new(&self.plan) {
-                file if file.is_file() => Bundle::open(file)?,
-                _ => Bundle::from_bytes(self.download(client).await?)?,
+            let opened = match Path::new(&self.plan) {
+                file if file.is_file() && self.second.is_none() => Opened::open(file)?,
+                _ => Opened::from_bytes(self.download(client).await?)?,
             };
-            let name = bundle.manifest().plan.0.clone();
-            let files = cpp::export(&bundle, &name, folder)?;
+            let name = opened.parts()[0].manifest().plan.0.clone();
+            let files = match &opened {
+                Opened::One(bundle) => cpp::export(bundle, &name, folder)?,
+                Opened::Two(pair) => cpp::export_pair(pair, &name, folder)?,
+            };
             say(match json {
                 true => json!({ "files": files }).to_string(),
                 false => format!("wrote {} files into {}", files.len(), folder.display()),
@@ -147,8 +155,28 @@ impl Export {
     }
 
     async fn download(&self, client: &Client) -> anyhow::Result<Vec<u8>> {
-        client.bundle(&self.plan, self.without_values).await
+        let plans = [Some(self.plan.as_str()), self.second.as_deref()];
+        download(client, plans, self.without_values).await
     }
+}
+
+/// The bundle of a plan, or of two in one file.
+pub async fn download(
+    client: &Client,
+    plans: [Option<&str>; 2],
+    without_values: bool,
+) -> anyhow::Result<Vec<u8>> {
+    let mut files = Vec::new();
+    for plan in plans.into_iter().flatten() {
+        files.push(client.bundle(plan, without_values).await?);
+    }
+    let second = if files.len() > 1 { files.pop() } else { None };
+    let first = files.pop().context("no plan is named")?;
+    let Some(second) = second else { return Ok(first) };
+    let [first, second] = [first, second].map(|file| Bundle::from_bytes(file).map(Arc::new));
+    let mut file = Cursor::new(Vec::new());
+    Pair::of(first?, second?)?.write(&mut file)?;
+    Ok(file.into_inner())
 }
 
 /// Writes the file under another name first, so that a reader never sees a part of it.
@@ -159,10 +187,17 @@ pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 fn verify(files: &[PathBuf], json: bool) -> anyhow::Result<ExitCode> {
     let mut all = Vec::new();
     for file in files {
-        let bundle = Bundle::open(file).with_context(|| file.display().to_string())?;
-        match json {
-            true => all.push(facts(&bundle)),
-            false => say(format_args!("{}: intact\n{}", file.display(), summary(&bundle)))?,
+        let opened = Opened::open(file).with_context(|| file.display().to_string())?;
+        match (&opened, json) {
+            (Opened::One(bundle), true) => all.push(facts(bundle)),
+            (Opened::Two(pair), true) => {
+                all.push(json!({ "bytes": file.metadata()?.len(), "manifest": pair.summary() }));
+            }
+            (_, false) => {
+                let parts = opened.parts().iter().map(|part| summary(part));
+                let parts = parts.collect::<Vec<_>>().join("\n");
+                say(format_args!("{}: intact\n{parts}", file.display()))?;
+            }
         }
     }
     if json {
@@ -216,15 +251,18 @@ fn check_and_time(
     libraries: Vec<PathBuf>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let bundle = Arc::new(Bundle::open(file).with_context(|| file.display().to_string())?);
-    let place = place(device, bundle.manifest().target.kind, libraries)?;
+    let opened = Opened::open(file).with_context(|| file.display().to_string())?;
+    let place = place(device, opened.parts()[0].manifest().target.kind, libraries)?;
     let loading = Instant::now();
-    let plan = LoadedPlan::load(bundle.clone(), &place)?;
+    let plan = LoadedPlan::open(&opened, &place)?;
     let load_ms = loading.elapsed().as_secs_f64() * 1e3;
     let report = plan.check()?;
     let times = time(&plan, calls)?;
     let median = times.get(times.len() / 2).copied();
-    let promised = bundle.manifest().promise.median_us;
+    let promised = match &opened {
+        Opened::One(bundle) => bundle.manifest().promise.median_us,
+        Opened::Two(pair) => pair.summary().promise.median_us,
+    };
     if json {
         say(json!({
             "passed": report.passed(), "samples": report.samples, "worst": report.worst,

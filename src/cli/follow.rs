@@ -24,7 +24,8 @@ pub fn budget(job: &Job) -> Option<String> {
     });
     let trials = job.search.trials.map(|trials| format!("{trials} trials"));
     let said: Vec<String> = seconds.into_iter().chain(trials).collect();
-    (!said.is_empty()).then(|| format!("budget   {}", said.join("; at most ")))
+    let each = if job.then.is_some() { ", for each of the two triangles" } else { "" };
+    (!said.is_empty()).then(|| format!("budget   {}{each}", said.join("; at most ")))
 }
 
 /// What is shown while waiting.

@@ -197,6 +197,14 @@ pub fn usage(plan: &Plan, place: Place<'_>) -> String {
     blocks.collect::<Vec<_>>().join("\n")
 }
 
+/// The line that writes two plans as one file. `from` says where they are: `--server URL`.
+pub fn usage_of_both([first, second]: [&Plan; 2], from: &str) -> String {
+    let (first, second) = (&first.id, &second.id);
+    format!(
+        "\nuse it: as one file, which one call runs\n  sparsetune bundle export {first} --second {second} -o both.stplan {from}"
+    )
+}
+
 /// The time of a call, and what it rests on.
 fn time(plan: &Plan) -> String {
     match (&plan.measured, &plan.predicted) {
@@ -329,6 +337,9 @@ pub fn lookup(lookup: &Lookup) -> String {
     let reasons = lookup.matched.reasons.iter();
     lines.extend(reasons.map(|reason| format!("         {}", by_commands(reason))));
     lines.extend(lookup.plan.as_ref().map(plan));
+    if let (Some(first), Some(second)) = (&lookup.plan, &lookup.second) {
+        lines.push(format!("\n{}\n\n{}", plan(second), both(first, second)));
+    }
     lines.join("\n")
 }
 
@@ -338,6 +349,30 @@ fn by_commands(reason: &str) -> String {
     reason
         .replace(kept, "it is not stored, so it has no page")
         .replace("POST /v1/jobs measures it", "`sparsetune submit` measures it")
+}
+
+/// What two plans take together, one call after the other, if both were measured by the same clock.
+pub fn both(first: &Plan, second: &Plan) -> String {
+    let (Some(one), Some(two)) = (&first.measured, &second.measured) else {
+        return "both     not measured".to_owned();
+    };
+    if one.clock != two.clock {
+        return "both     measured by different clocks, whose times have no sum".to_owned();
+    }
+    let time = one.median_us + two.median_us;
+    let vendor = match (&first.baseline, &second.baseline) {
+        (Some(one), Some(two)) => {
+            let vendor = one.median_us + two.median_us;
+            format!("; the baselines {} us, so {:.2}x", us(vendor), vendor / time)
+        }
+        _ => String::new(),
+    };
+    let values = first.validity.update_values_ms + second.validity.update_values_ms;
+    format!(
+        "both     {} us, one call after the other, {}{vendor}\nvalues   {values:.1} ms on the host for new values of both",
+        us(time),
+        one.clock.how()
+    )
 }
 
 fn stopped(by: StoppedBy) -> &'static str {

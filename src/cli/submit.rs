@@ -1,10 +1,13 @@
 //! `sparsetune submit`: submits a matrix file, or the digest of an uploaded matrix, to a server and waits for its plan.
 
+use super::client::{Answer, Client};
 use super::follow::{Show, budget, follow};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::stored::{Named, find};
 use super::{INTERRUPTED, ServerArgs, explain, say, show};
+use crate::wire::{Job, Plan};
 use anyhow::Context;
+use serde_json::json;
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
@@ -58,21 +61,44 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     if let (Show::Progress, Some(budget)) = (shown, budget(&job.view)) {
         say(format_args!("{budget}\n"))?;
     }
-    let ended = tokio::select! {
-        ended = follow(&client, &job.view.id.0, shown) => ended?,
+    let work = async {
+        let ended = follow(&client, &job.view.id.0, shown).await?;
+        let second = match (&job.view.then, &ended.view.follow_up) {
+            (None, _) => None,
+            (Some(_), Some(id)) => Some(follow(&client, &id.0, shown).await?),
+            (Some(_), None) => {
+                anyhow::bail!("the job has succeeded, but names none for the other triangle")
+            }
+        };
+        anyhow::Ok((ended, second))
+    };
+    let (ended, second) = tokio::select! {
+        ended = work => ended?,
         _ = tokio::signal::ctrl_c() => {
             let id = &job.view.id;
             eprintln!("the job continues: {}/jobs/{id} shows it, and can cancel it", client.server());
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
-    let id = ended
-        .view
-        .plan
-        .as_ref()
-        .map(|id| id.0.as_str())
-        .context("the job has succeeded, but names no plan")?;
-    let plan = client.plan(id).await?;
+    let plan = plan_of(&client, &ended.view).await?;
+    if let Some(second) = second {
+        let other = plan_of(&client, &second.view).await?;
+        if args.json {
+            say(json!({ "first": plan.raw, "second": other.raw }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        for (job, plan) in [(&ended, &plan), (&second, &other)] {
+            if args.explain {
+                let trials = client.trials(&job.view.id.0).await?;
+                say(explain::told(&plan.view, None, &trials))?;
+            }
+            say(format_args!("{}\n", show::plan(&plan.view)))?;
+        }
+        say(show::both(&plan.view, &other.view))?;
+        let from = format!("--server {}", client.server());
+        say(show::usage_of_both([&plan.view, &other.view], &from))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match args.json {
         true => say(&plan.raw)?,
         false => {
@@ -91,4 +117,9 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn plan_of(client: &Client, job: &Job) -> anyhow::Result<Answer<Plan>> {
+    let id = job.plan.as_ref().context("the job has succeeded, but names no plan")?;
+    client.plan(&id.0).await
 }

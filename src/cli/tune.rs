@@ -7,9 +7,9 @@ use super::follow::{Show, budget, follow};
 use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{INTERRUPTED, explain, say, show};
-use crate::domain::{Digest, Namespace};
+use crate::domain::{Digest, JobId, Namespace};
 use crate::usage::Place;
-use crate::wire::{Plan, Trial};
+use crate::wire::{Matrix, Plan, Trial};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -62,18 +62,44 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
     let shown = if args.json { Show::Nothing } else { Show::Progress };
     let tuned =
         Tuned::find(client, &matrix.view.digest, (&args.problem, &args.search), shown, job).await?;
+    let second = tuned.second.as_deref();
     if let Some(file) = &args.bundle {
-        let plan = tuned.plan.view.id.0.as_str();
-        bundle::write(file, &client.bundle(plan, false).await?)?;
+        let plans = [Some(&tuned), second].map(|tuned| tuned.map(|it| it.plan.view.id.0.as_str()));
+        bundle::write(file, &bundle::download(client, plans, false).await?)?;
     }
     if args.json {
-        return say(json!({
-            "matrix": matrix.raw,
-            "job": tuned.job,
-            "plan": tuned.plan.raw,
-            "trials": tuned.trials.iter().map(|trial| &trial.raw).collect::<Vec<_>>(),
-        }));
+        let mut said = tuned.json();
+        said["matrix"] = matrix.raw;
+        if let Some(second) = second {
+            said["second"] = second.json();
+        }
+        return say(said);
     }
+    told(args, &matrix.view, &tuned)?;
+    if let Some(second) = second {
+        say("")?;
+        told(args, &matrix.view, second)?;
+        say(format_args!("\n{}", show::both(&tuned.plan.view, &second.plan.view)))?;
+    }
+    let text = |path: &Option<PathBuf>| path.as_deref().and_then(Path::to_str).map(str::to_owned);
+    match (text(&args.data), text(&args.bundle), second) {
+        (Some(folder), _, None) => say(show::usage(&tuned.plan.view, Place::Folder(&folder))),
+        (None, Some(file), None) => say(show::usage(&tuned.plan.view, Place::File(&file))),
+        (Some(folder), _, Some(second)) => {
+            let place = format!("--data {folder}");
+            say(show::usage_of_both([&tuned.plan.view, &second.plan.view], &place))
+        }
+        (None, Some(file), Some(_)) => say(format_args!(
+            "\nuse it: by one call, in Python\n  plan = sparsetune.load(\"{file}\")\n  x = plan(b)"
+        )),
+        (None, None, _) => {
+            say("\nThe plan was not kept: --bundle FILE writes it as a file that programs run.")
+        }
+    }
+}
+
+/// What one job has found.
+fn told(args: &TuneArgs, matrix: &Matrix, tuned: &Tuned) -> anyhow::Result<()> {
     let plan = &tuned.plan.view;
     let left_out = show::left_out(&tuned.trials);
     say(format_args!("{}\n{left_out}", show::candidates(&tuned.trials, plan)))?;
@@ -84,18 +110,10 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
         say(format_args!("{why}\n"))?;
     }
     match args.explain {
-        true => say(explain::told(plan, Some(&matrix.view), &tuned.trials))?,
+        true => say(explain::told(plan, Some(matrix), &tuned.trials))?,
         false => say(format_args!("{}\n", show::funnel(&plan.funnel)))?,
     }
-    say(show::plan(plan))?;
-    let text = |path: &Option<PathBuf>| path.as_deref().and_then(Path::to_str).map(str::to_owned);
-    match (text(&args.data), text(&args.bundle)) {
-        (Some(folder), _) => say(show::usage(plan, Place::Folder(&folder))),
-        (None, Some(file)) => say(show::usage(plan, Place::File(&file))),
-        (None, None) => {
-            say("\nThe plan was not kept: --bundle FILE writes it as a file that programs run.")
-        }
-    }
+    say(show::plan(plan))
 }
 
 /// A finished job.
@@ -103,6 +121,9 @@ pub struct Tuned {
     pub job: Value,
     pub plan: Answer<Plan>,
     pub trials: Vec<Answer<Trial>>,
+    follow_up: Option<JobId>,
+    /// The job of the other triangle, if the problem names both.
+    pub second: Option<Box<Self>>,
 }
 
 impl Tuned {
@@ -119,7 +140,19 @@ impl Tuned {
         if let (Show::Progress, Some(budget)) = (shown, budget(&submitted.view)) {
             say(format_args!("{budget}\n"))?;
         }
-        let job = follow(client, &submitted.view.id.0, shown).await?;
+        let mut tuned = Self::ended(client, &submitted.view.id.0, shown).await?;
+        if submitted.view.then.is_some() {
+            let why = "the job has succeeded, but names none for the other triangle";
+            let second = tuned.follow_up.as_ref().context(why)?.to_string();
+            started.is(&second);
+            tuned.second = Some(Box::new(Self::ended(client, &second, shown).await?));
+        }
+        Ok(tuned)
+    }
+
+    async fn ended(client: &Client, id: &str, shown: Show) -> anyhow::Result<Self> {
+        let job = follow(client, id, shown).await?;
+        let trials = client.trials(id).await?;
         let id = job
             .view
             .plan
@@ -127,7 +160,15 @@ impl Tuned {
             .map(|id| id.0.as_str())
             .context("the job has succeeded, but names no plan")?;
         let plan = client.plan(id).await?;
-        let trials = client.trials(&submitted.view.id.0).await?;
-        Ok(Self { job: job.raw, plan, trials })
+        let follow_up = job.view.follow_up;
+        Ok(Self { job: job.raw, plan, trials, follow_up, second: None })
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "job": self.job,
+            "plan": self.plan.raw,
+            "trials": self.trials.iter().map(|trial| &trial.raw).collect::<Vec<_>>(),
+        })
     }
 }

@@ -1,6 +1,10 @@
 //! The manifest of a bundle: a plan with all that is needed to run it elsewhere, in one file. `docs/bundle.md` describes the
 //! file around it.
 
+mod pair;
+
+pub use pair::{PAIR_FORMAT, PAIR_VERSION, PARTS, PairManifest, PairSummary};
+
 use super::element::Element;
 use super::plan::{Baseline, PlanId};
 use super::recipe::{HostProgram, Scratch};

@@ -80,6 +80,10 @@ pub struct Search {
     /// isolated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
+    /// The other part of a problem with both triangles: a follow-up job tunes it as this one was. Set by the service, which makes two
+    /// jobs of such a request; no client asks for it by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Problem>,
 }
 
 impl Search {

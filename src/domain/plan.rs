@@ -414,8 +414,8 @@ impl Provenance {
     }
 }
 
-/// How well the found plan matches the lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How well the found plan matches the lookup, from best to worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
@@ -438,4 +438,7 @@ pub struct Lookup {
     pub neighbour: Option<Digest>,
     pub distance: Option<f64>,
     pub plan: Option<Plan>,
+    /// For a problem with both triangles the plan of its second part; there are two plans or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<Plan>,
 }

@@ -1,5 +1,6 @@
 //! A problem: the operation and everything that decides which kernels are legal for it.
 
+mod parts;
 mod values;
 
 pub use values::{Diagonal, Dtype, L2Policy, Layout, Output, Stability, Triangle, WrongKind};
@@ -209,6 +210,10 @@ impl Problem {
                 (matrix.nnz + matrix.rows).checked_sub(lower)
             }
             Triangle::Upper => None,
+            Triangle::Both => {
+                let parts = self.parts()?;
+                Some(parts[0].entries(matrix)? + parts[1].entries(matrix)?)
+            }
         }
     }
 }

@@ -38,12 +38,16 @@ pub enum Work {
 
 /// The format of work that this version writes at most, and understands. It grows with each change of requests or problems that an
 /// earlier version would misread; work notes which it needs, so that workers of earlier versions leave it.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 impl Work {
     /// The least format by which the work is understood.
     pub const fn needs(&self) -> u32 {
-        1
+        match self {
+            // Earlier versions know no second part, and would refuse to read the request.
+            Self::Tune(job) if job.request.search.then.is_some() => 2,
+            _ => 1,
+        }
     }
 
     pub const fn kind(&self) -> WorkKind {

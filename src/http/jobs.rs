@@ -77,6 +77,7 @@ impl TryFrom<JobIn> for JobRequest {
                 families: input.search.families.unwrap_or_default(),
                 fixed: input.search.fixed.unwrap_or_default(),
                 clock: input.search.clock,
+                then: None,
             },
             expected_calls: input.expected_calls,
         })

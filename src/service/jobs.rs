@@ -61,11 +61,18 @@ impl Service {
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let target = self.resolve_device(&asked.device).await?;
         let device = &target.device;
-        request::check(&matrix, &asked.problem, device, settings.max_host_bytes)?;
+        // Both triangles are two problems, and neither job is queued if the other cannot be.
+        let parts = asked.problem.parts().map_or_else(|| vec![asked.problem], Vec::from);
+        for problem in &parts {
+            request::check(&matrix, problem, device, settings.max_host_bytes)?;
+        }
         let families = &asked.search.families;
         filled.search.families = request::families(families, &asked.problem, device)?;
         filled.search.fixed = request::fixed(&asked.search.fixed, &asked.problem, device)?;
-        self.check_values(&matrix, &asked.problem).await?;
+        for problem in &parts {
+            self.check_values(&matrix, problem).await?;
+        }
+        let filled = request::first_part(filled)?;
         let new = NewWork {
             dedup_key: request::dedup_key(&filled, &target.queue(), settings.l2_policy),
             work: queued(filled, &target).into(),

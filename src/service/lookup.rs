@@ -50,11 +50,27 @@ impl Service {
     }
 
     async fn counted(&self, query: &LookupQuery, keeping: Keeping) -> Result<Lookup> {
-        let answer = self.look(query, keeping).await?;
+        let answer = match query.problem.parts() {
+            None => self.look(query, keeping).await?,
+            Some(parts) => self.look_for_both(query, parts, keeping).await?,
+        };
         // Lookups answered from the cache do not get here.
         let grade = grade_name(answer.grade);
         counter!("sparsetune_lookups_total", "grade" => grade, "source" => "store").increment(1);
         Ok(answer)
+    }
+
+    /// The plans of both triangles, which match as well as the worse of them does; or neither.
+    async fn look_for_both(
+        &self,
+        query: &LookupQuery,
+        parts: [Problem; 2],
+        keeping: Keeping,
+    ) -> Result<Lookup> {
+        let [first, second] = parts.map(|problem| LookupQuery { problem, ..query.clone() });
+        let (first, second) =
+            (self.look(&first, keeping).await?, self.look(&second, keeping).await?);
+        Ok(both(parts, first, second))
     }
 
     async fn look(&self, query: &LookupQuery, keeping: Keeping) -> Result<Lookup> {
@@ -195,7 +211,14 @@ impl Service {
                 "no device of class {class} is registered, so today's software could not be compared with the plan's"
             ));
         }
-        Ok(Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) })
+        Ok(Lookup {
+            grade,
+            reasons,
+            neighbour: None,
+            distance: None,
+            plan: Some(plan),
+            second: None,
+        })
     }
 
     pub(super) fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {
@@ -270,6 +293,7 @@ impl Service {
             neighbour: Some(matrix.digest),
             distance: Some(distance),
             plan,
+            second: None,
         })
     }
 }
@@ -281,8 +305,40 @@ fn holds_for(plan: &Plan, asked: Digest, facts: Option<&Matrix>) -> bool {
         || facts.is_some_and(|facts| facts.digest == plan.matrix)
 }
 
+/// One answer of two. Grades are ordered from the best to the worst.
+fn both(parts: [Problem; 2], first: Lookup, second: Lookup) -> Lookup {
+    let of = |part: &Problem| part.value("triangle").map(|it| it.to_string()).unwrap_or_default();
+    let told = |part: &Problem, reasons: Vec<String>| {
+        let triangle = of(part);
+        reasons
+            .into_iter()
+            .map(move |why| format!("{triangle} triangle: {why}"))
+            .collect::<Vec<_>>()
+    };
+    let mut reasons = told(&parts[0], first.reasons);
+    reasons.extend(told(&parts[1], second.reasons));
+    let (Some(plan), Some(other)) = (first.plan, second.plan) else { return none(reasons) };
+    // The farther of two neighbours is the worse match.
+    let farther = if second.distance > first.distance { second.neighbour } else { first.neighbour };
+    Lookup {
+        grade: first.grade.max(second.grade),
+        reasons,
+        neighbour: farther,
+        distance: if second.distance > first.distance { second.distance } else { first.distance },
+        plan: Some(plan),
+        second: Some(other),
+    }
+}
+
 fn none(reasons: Vec<String>) -> Lookup {
-    Lookup { grade: Grade::None, reasons, neighbour: None, distance: None, plan: None }
+    Lookup {
+        grade: Grade::None,
+        reasons,
+        neighbour: None,
+        distance: None,
+        plan: None,
+        second: None,
+    }
 }
 
 /// Why there is no answer if no device is known, and which class names to use.

@@ -42,6 +42,7 @@ pub(super) fn fill(
         families: search.families.clone(),
         fixed: search.fixed.clone(),
         clock: Some(clock(search.clock, defaults.clock, *l2_policy)?),
+        then: search.then,
     };
     if filled.seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
         return Err(ServiceError::invalid("/search/seconds", "must be above 0"));
@@ -63,6 +64,23 @@ pub(super) fn fill(
         return Err(ServiceError::invalid("/expected_calls", message));
     }
     Ok(JobRequest { search: filled, ..request.clone() })
+}
+
+/// A filled request as the one job that is queued for it. Of a problem with both triangles the job tunes the first, and names the second
+/// for the job that follows it; each has half of the budget.
+pub(super) fn first_part(filled: JobRequest) -> Result<JobRequest> {
+    let Some([first, second]) = filled.problem.parts() else { return Ok(filled) };
+    if filled.search.measure {
+        let message = "both triangles are two jobs already: ask for them again with another strategy to have them measured";
+        return Err(ServiceError::invalid("/search/measure", message));
+    }
+    let search = Search {
+        seconds: filled.search.seconds.map(|seconds| seconds / 2.0),
+        trials: filled.search.trials.map(|trials| (trials / 2).max(1)),
+        then: Some(second),
+        ..filled.search.clone()
+    };
+    Ok(JobRequest { problem: first, search, ..filled })
 }
 
 /// A budget that is larger than this server permits.
@@ -217,7 +235,7 @@ pub(super) fn check_values(path: &Path, problem: &Problem, memory: &Pool) -> Res
 /// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
 /// wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -> String {
-    let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed, clock } =
+    let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed, clock, then } =
         &filled.search;
     let measured = if *measure { ";measure" } else { "" };
     let among = match families.is_empty() {
@@ -229,8 +247,9 @@ pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -
         false => format!(";fixed={fixed}"),
     };
     let by = clock.map_or_else(String::new, |clock| format!(";clock={clock}"));
+    let then = then.map_or_else(String::new, |then| format!(";then={then}"));
     format!(
-        "{};{};{queue};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}",
+        "{};{};{queue};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}{then}",
         filled.matrix, filled.problem, filled.expected_calls
     )
 }

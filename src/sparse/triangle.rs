@@ -34,6 +34,8 @@ pub enum TriangleError {
         "{count} rows have no diagonal entry, or one that is zero (or that {dtype} rounds to zero), among them {rows:?} (counted from 0): a non-unit diagonal must be complete and nonzero"
     )]
     Diagonal { rows: Vec<usize>, count: usize, dtype: Dtype },
+    #[error("a problem with both triangles is two solves, each of one triangle")]
+    Both,
     #[error("row {row}, column {col}: the value is outside the range of the problem's data type")]
     Range { row: usize, col: u32 },
 }
@@ -131,6 +133,9 @@ pub fn diagonal_of(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleE
     let (rows, cols) = (matrix.rows(), matrix.cols());
     if rows != cols {
         return Err(TriangleError::NotSquare { rows, cols });
+    }
+    if problem.triangle == Triangle::Both {
+        return Err(TriangleError::Both);
     }
     if problem.diagonal == Diagonal::Unit {
         return Ok(vec![1.0; matrix.rows()]);

@@ -47,7 +47,10 @@ pub struct Job {
     pub best: Option<Best>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanId>,
-    /// The job that measures what this one predicted.
+    /// Of a job for both triangles the problem of the other one, which a job tunes that follows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Problem>,
+    /// The job that measures what this one predicted, or that goes on with `then`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up: Option<JobId>,
     /// Jobs of a higher one come first.
@@ -167,6 +170,7 @@ fn time(at: Option<Timestamp>) -> Option<String> {
 
 impl From<domain::Job> for Job {
     fn from(job: domain::Job) -> Self {
+        let then = job.request.search.then.map(Problem::from);
         Self {
             kind: WorkKind::Tune,
             id: job.id,
@@ -187,6 +191,7 @@ impl From<domain::Job> for Job {
             }),
             best: job.best.map(Best::from),
             plan: job.plan,
+            then,
             follow_up: job.follow_up,
             priority: job.priority,
             stopped_by: job.stopped_by,

@@ -310,6 +310,9 @@ pub struct Lookup {
     #[serde(rename = "match")]
     pub matched: Match,
     pub plan: Option<Plan>,
+    /// For a problem with both triangles the plan of the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<Plan>,
 }
 
 /// How well a lookup matched, and why there is no better match.
@@ -342,6 +345,7 @@ impl From<domain::Lookup> for Lookup {
                 distance: lookup.distance,
             },
             plan: lookup.plan.map(Plan::from),
+            second: lookup.second.map(Plan::from),
         }
     }
 }

@@ -9,6 +9,7 @@ mod driver;
 #[path = "../fixture/fake.rs"]
 mod fake;
 mod faults;
+mod pairs;
 #[path = "../fixture/scale.rs"]
 mod scale;
 #[path = "../fixture/triangle.rs"]
@@ -16,14 +17,14 @@ mod triangle;
 
 use driver::Driver;
 use scale::{ROWS, expected, values};
-use sparsetune::bundle::{Bundle, LoadedPlan, Place, cpp};
+use sparsetune::bundle::{LoadedPlan, Opened, Place, cpp};
 use sparsetune::domain::bundle::{Argument, Forward, Manifest};
 use sparsetune::domain::element::Element;
 use sparsetune::engine::EngineError;
 use sparsetune::engine::cuda::CudaPlan;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where plans run.
 struct Here {
@@ -343,9 +344,9 @@ fn bundles_of_a_folder_run_and_are_right() {
     files.sort();
     assert!(!files.is_empty(), "no bundle in the folder");
     for file in files {
-        let bundle = Arc::new(Bundle::open(&file).expect("a bundle"));
+        let opened = Opened::open(&file).expect("a bundle");
         let place = Place::Cuda { ordinal: 0, libraries: here.libraries.clone() };
-        let plan = LoadedPlan::load(bundle.clone(), &place).expect("the plan loads");
+        let plan = LoadedPlan::open(&opened, &place).expect("the plan loads");
         let report = plan.check().expect("the check runs");
         println!(
             "{}: {} samples, {:.3} of the bound",
@@ -356,7 +357,11 @@ fn bundles_of_a_folder_run_and_are_right() {
         assert!(report.passed(), "{}", file.display());
         captured(&here, &plan);
         let exported = tempfile::tempdir().expect("a folder");
-        cpp::export(&bundle, "plan", exported.path()).expect("an export");
+        let export = match &opened {
+            Opened::One(bundle) => cpp::export(bundle, "plan", exported.path()),
+            Opened::Two(pair) => cpp::export_pair(pair, "plan", exported.path()),
+        };
+        export.expect("an export");
         let program = exported.path().join("check");
         let mut compiler = Command::new("c++");
         compiler.args(fake::FLAGS).arg(exported.path().join("main.cpp"));

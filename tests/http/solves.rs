@@ -67,6 +67,43 @@ async fn a_diagonal_with_holes_is_a_422_that_names_the_rows() {
 }
 
 #[tokio::test]
+async fn both_triangles_are_asked_for_at_once_and_found_at_once() {
+    let app = TestApp::new().await;
+    let matrix = app.matrix(9).await;
+    let mut asked = solve(&matrix);
+    asked["problem"]["triangle"] = json!("both");
+    asked["problem"]["diagonal"] = json!("unit");
+    let response = app.submit(&asked).await;
+    assert_eq!(response.status(), 202);
+    let job: Value = response.json().await.unwrap();
+    let triangle = |problem: &Value| (problem["triangle"].clone(), problem["diagonal"].clone());
+    assert_eq!(triangle(&job["problem"]), (json!("lower"), json!("unit")));
+    assert_eq!(triangle(&job["then"]), (json!("upper"), json!("non-unit")));
+    let digest = matrix["digest"].as_str().unwrap();
+    let path = format!(
+        "/v1/plans?matrix={digest}&op=sptrsv&dtype=f64&triangle=both&rhs=1&diagonal=unit&predicted=false"
+    );
+    app.finish(&app.claim().await).await;
+    let none = app.json(&path).await;
+    assert_eq!((&none["match"]["grade"], &none["plan"]), (&json!("none"), &Value::Null));
+    assert!(none.get("second").is_none());
+    let other = json!({"matrix": matrix["digest"], "problem": job["then"]});
+    assert_eq!(app.submit(&other).await.status(), 202);
+    app.finish(&app.claim().await).await;
+    let found = app.json(&path).await;
+    assert_eq!(found["match"]["grade"], "exact");
+    assert_eq!(triangle(&found["plan"]["problem"]), triangle(&job["problem"]));
+    assert_eq!(triangle(&found["second"]["problem"]), triangle(&job["then"]));
+    // A zero pivot of U, which L does not need.
+    let text = "%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 1.0\n2 1 3.0\n2 2 0.0\n";
+    let matrix: Value = app.upload(text).await.json().await.unwrap();
+    asked["matrix"] = matrix["digest"].clone();
+    let body = problem(app.submit(&asked).await, 422, "invalid-body").await;
+    assert_eq!(body["pointer"], "/problem/diagonal");
+    assert!(body["detail"].as_str().unwrap().contains("[1] (counted from 0)"), "{body}");
+}
+
+#[tokio::test]
 async fn a_plans_blobs_are_fetched_by_digest_and_no_others() {
     let app = TestApp::new().await;
     let (matrix, plan) = app.tuned(9, 32).await;

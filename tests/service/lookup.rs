@@ -33,6 +33,7 @@ async fn a_plan_is_found_by_either_digest_for_ever_after() {
         neighbour: None,
         distance: None,
         plan: Some(plan.clone()),
+        second: None,
     };
     for round in ["stored", "deleted"] {
         for digest in [matrix.digest, matrix.pattern_digest] {

@@ -3,7 +3,7 @@
 use crate::world::*;
 use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::*;
-use sparsetune::service::{LookupQuery, ServiceError};
+use sparsetune::service::{JobFilter, LookupQuery, PageRequest, ServiceError};
 
 const SOLVE: Sptrsv = Sptrsv {
     rhs: 1,
@@ -174,4 +174,91 @@ async fn a_plan_is_found_by_its_whole_key_and_else_the_difference_is_named() {
     let product = look(problem(32)).await;
     assert_eq!(product.grade, Grade::None);
     assert!(product.reasons[0].contains("its problem is sptrsv;"), "{:?}", product.reasons);
+}
+
+fn both(diagonal: Diagonal, transpose: bool) -> Sptrsv {
+    Sptrsv { triangle: Triangle::Both, diagonal, transpose, ..SOLVE }
+}
+
+#[tokio::test]
+async fn both_triangles_are_one_request_whose_job_names_the_other_part() {
+    let world = world().await;
+    let matrix = world.upload(&tridiagonal(9)).await.matrix;
+    for transpose in [false, true] {
+        let mut asked = solve(&matrix, both(Diagonal::Unit, transpose));
+        (asked.search.seconds, asked.search.trials) = (Some(9.0), Some(11));
+        let submitted = world.service.submit(&asked, Some(format!("k{transpose}"))).await.unwrap();
+        let job = &submitted.job;
+        let [first, second] = asked.problem.parts().unwrap();
+        assert_eq!((job.request.problem, job.request.search.then), (first, Some(second)));
+        // One budget, a half for each.
+        let search = &job.request.search;
+        assert_eq!((search.seconds, search.trials), (Some(4.5), Some(5)));
+        // An equal request is the same job, with and without a key; one of the first part alone is another.
+        let again = world.service.submit(&asked, None).await.unwrap();
+        assert_eq!((again.created, &again.job.id), (false, &job.id));
+        let again = world.service.submit(&asked, Some(format!("k{transpose}"))).await.unwrap();
+        assert_eq!((again.created, &again.job.id), (false, &job.id));
+        let mut alone = JobRequest { problem: first, ..asked.clone() };
+        (alone.search.seconds, alone.search.trials) = (Some(4.5), Some(5));
+        assert!(world.service.submit(&alone, None).await.unwrap().created);
+    }
+    let mut asked = solve(&matrix, both(Diagonal::Unit, false));
+    (asked.search.strategy, asked.search.measure) = (SearchStrategy::Predicted, true);
+    match world.service.submit(&asked, None).await {
+        Err(ServiceError::Invalid { pointer, .. }) => assert_eq!(pointer, "/search/measure"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Neither job is queued: not even that of L, whose diagonal is all ones.
+#[tokio::test]
+async fn a_zero_pivot_of_the_upper_factor_is_named_before_anything_is_queued() {
+    let world = world().await;
+    let text = "%%MatrixMarket matrix coordinate real general\n3 3 4\n1 1 1.0\n2 1 3.0\n2 2 0.0\n3 3 2.0\n";
+    let matrix = world.upload(text).await.matrix;
+    for transpose in [false, true] {
+        let asked = solve(&matrix, both(Diagonal::Unit, transpose));
+        match world.service.submit(&asked, None).await {
+            Err(ServiceError::Invalid { pointer, message }) => {
+                assert_eq!(pointer, "/problem/diagonal");
+                assert!(message.contains("[1]"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let (filter, page) = (JobFilter::default(), PageRequest::first(9));
+    assert!(world.service.jobs(&filter, &page).await.unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn both_plans_are_found_by_one_lookup_or_neither() {
+    let world = world().await;
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let asked = both(Diagonal::Unit, false);
+    let query = LookupQuery {
+        matrix: matrix.digest,
+        problem: Problem::Sptrsv(asked),
+        device: None,
+        l2_policy: None,
+        neighbour: false,
+        predicted: false,
+    };
+    let mut made = Vec::new();
+    for part in query.problem.parts().unwrap() {
+        let none = world.service.lookup(&query).await.unwrap();
+        assert_eq!((none.grade, none.plan, none.second), (Grade::None, None, None));
+        let upper = none.reasons.iter().find(|why| why.starts_with("upper triangle: "));
+        assert!(upper.is_some(), "{:?}", none.reasons);
+        let Problem::Sptrsv(part) = part else { unreachable!() };
+        assert!(world.service.submit(&solve(&matrix, part), None).await.unwrap().created);
+        let claim = world.claim().await;
+        let plan = plan(&device(), &matrix, &claim.job);
+        let finish = ended(&claim.job, Some(plan.clone()));
+        world.service.store().finish(&claim.fence, &finish).await.unwrap();
+        made.push(plan);
+    }
+    let found = world.service.lookup(&query).await.unwrap();
+    let second = made.pop();
+    assert_eq!((found.grade, found.plan, found.second), (Grade::Exact, made.pop(), second));
 }

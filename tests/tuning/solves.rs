@@ -91,6 +91,60 @@ async fn a_solve_goes_from_submission_to_a_plan_that_is_found() {
     }
 }
 
+/// One request, one job after the other on one device, and one lookup for both.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_triangles_are_tuned_one_after_the_other() {
+    let bench = Bench::new().await;
+    let device = gpu();
+    let problem = Problem::Sptrsv(Sptrsv { triangle: Triangle::Both, ..SOLVE });
+    let parts = problem.parts().unwrap();
+    let mut all = acts(&bench, &parts[0], &device);
+    all.extend(acts(&bench, &parts[1], &device));
+    let worker = bench.work(&bench.service, &device, all).await;
+    let id = bench.submit_for(problem, &device.id.0, halving()).await;
+    let first = bench.ended(&id).await;
+    assert_eq!(first.state, JobState::Succeeded, "{:?}", first.error);
+    let second = bench.ended(first.follow_up.as_ref().unwrap()).await;
+    let told = bench.logged(&id).await;
+    let goes_on = format!("job {} goes on with the other triangle", second.id);
+    assert!(told.contains(&goes_on), "{told:?}");
+    let plans = [bench.plan(&first).await, bench.plan(&second).await];
+    for (plan, part) in plans.iter().zip(parts) {
+        assert_eq!((plan.problem, plan.device.id.clone()), (part, device.id.clone()));
+    }
+    assert_eq!((second.follow_up, second.request.search.then), (None, None));
+    let budget = |job: &Search| (job.seconds, job.trials);
+    assert_eq!(budget(&first.request.search), budget(&second.request.search));
+    worker.stop().await;
+    let query = LookupQuery {
+        matrix: bench.matrix.digest,
+        problem,
+        device: Some(device.id.0.clone()),
+        l2_policy: None,
+        neighbour: false,
+        predicted: false,
+    };
+    let found = bench.service.lookup(&query).await.unwrap();
+    let [plan, other] = plans;
+    assert_eq!((found.grade, found.plan, found.second), (Grade::Exact, Some(plan), Some(other)));
+}
+
+/// A job that is cancelled, or fails, leaves no other behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_first_plan_there_is_no_second_job() {
+    let bench = Bench::new().await;
+    let device = gpu();
+    let problem = Problem::Sptrsv(Sptrsv { triangle: Triangle::Both, ..SOLVE });
+    let parts = problem.parts().unwrap();
+    let refused = Act::CompileFailed { detail: "no compiler".to_owned() };
+    let acts = acts(&bench, &parts[0], &device).into_keys().map(|it| (it, refused.clone()));
+    let worker = bench.work(&bench.service, &device, acts.collect::<Vec<_>>()).await;
+    let id = bench.submit_for(problem, &device.id.0, halving()).await;
+    let job = bench.ended(&id).await;
+    assert_eq!((job.state, job.plan, job.follow_up), (JobState::Failed, None, None));
+    worker.stop().await;
+}
+
 /// Each array that a plan names is there, whole, and nothing is left behind.
 async fn arrays_are_kept(bench: &Bench, plan: &Plan) {
     for array in &plan.launch.as_ref().unwrap().arrays {

@@ -73,7 +73,8 @@ uint32_t sparsetune_abi(void);
 /* Why the last function that failed on this thread did so; "" if none did. Valid until another function fails on it. */
 const char *sparsetune_error(void);
 
-/* Opens a bundle, verifies it and prepares its plan. On failure `*plan` is NULL. The file must not change while it is open. */
+/* Opens a bundle, verifies it and prepares its plan; of a file with two bundles both, which one call runs. On failure `*plan` is
+ * NULL. The file must not change while it is open. */
 int32_t sparsetune_plan_open(const char *path, sparsetune_plan **plan);
 
 /* Frees a plan that no thread uses; does nothing for NULL. */

@@ -1,13 +1,13 @@
 //! The plan behind a handle.
 
 use crate::failure::Failure;
-use sparsetune_core::bundle::{Bundle, CheckReport, LoadedPlan, Place};
+use sparsetune_core::bundle::{CheckReport, LoadedPlan, Opened, Place};
 use sparsetune_core::domain::Layout;
 use sparsetune_core::domain::bundle::DenseOperand;
 use sparsetune_core::domain::element::Element;
 use std::ffi::CString;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 pub const F32: i32 = 1;
 pub const F64: i32 = 2;
@@ -70,16 +70,15 @@ const _: () = {
 };
 
 impl Plan {
-    /// Opens, verifies and prepares a bundle of a plan for this host's CPU.
+    /// Opens, verifies and prepares a bundle of a plan for this host's CPU, or two in one file.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        let bundle = Arc::new(Bundle::open(path)?);
-        let loaded = LoadedPlan::load(bundle.clone(), &Place::Host)?;
+        let loaded = LoadedPlan::open(&Opened::open(path)?, &Place::Host)?;
         let call = loaded.call();
         let warning = |text: &String| CString::new(text.as_str()).ok();
         Ok(Self {
             input: Operand::of(&call.b)?,
             output: Operand::of(&call.c)?,
-            entries: bundle.manifest().matrix.nnz,
+            entries: loaded.entries(),
             accumulates: call.accumulate,
             warnings: loaded.warnings().iter().filter_map(warning).collect(),
             loaded: RwLock::new(loaded),

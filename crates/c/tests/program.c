@@ -119,12 +119,45 @@ static void solve(const char *path, const double *b) {
     sparsetune_plan_close(plan);
 }
 
+/* One call for both triangles, with ones on the diagonal of the lower one, and new values for both. */
+static void solve_both(const char *path, const double *b) {
+    static double x[ROWS * COLS], y[ROWS * COLS], values[ENTRIES];
+    int i, round, entry = 0;
+    sparsetune_plan *plan = opened(path);
+    EXPECT(sparsetune_plan_accumulates(plan) == 0);
+    EXPECT(sparsetune_plan_check(plan, NULL) == SPARSETUNE_OK);
+    for (i = 0; i < ROWS; i++) {
+        if (i > 0) {
+            values[entry++] = -0.5;
+        }
+        values[entry++] = 8.0;
+        if (i + 1 < ROWS) {
+            values[entry++] = -0.5;
+        }
+    }
+    for (round = 0; round < 2; round++) {
+        double diagonal = round == 0 ? 4.0 : 8.0, beside = round == 0 ? -1.0 : -0.5;
+        EXPECT(sparsetune_plan_run(plan, b, x, 1.0, 0.0) == SPARSETUNE_OK);
+        for (i = 0; i < ROWS * COLS; i++) {
+            y[i] = diagonal * x[i] + (i + COLS < ROWS * COLS ? beside * x[i + COLS] : 0.0);
+        }
+        for (i = 0; i < ROWS * COLS; i++) {
+            double before = i < COLS ? 0.0 : beside * y[i - COLS];
+            EXPECT(fabs(y[i] + before - b[i]) < 1e-10);
+        }
+        EXPECT(sparsetune_plan_update_values(plan, values, ENTRIES - 1) == SPARSETUNE_BAD_ARGUMENT);
+        EXPECT(sparsetune_plan_update_values(plan, values, ENTRIES) == SPARSETUNE_OK);
+    }
+    EXPECT(sparsetune_plan_run(plan, b, x, 2.0, 0.0) == SPARSETUNE_BAD_ARGUMENT);
+    sparsetune_plan_close(plan);
+}
+
 int main(int argc, char **argv) {
     static double b[ROWS * COLS];
     sparsetune_plan *plan = (sparsetune_plan *)(void *)b;
     int i;
-    if (argc != 5) {
-        printf("usage: program PRODUCT SOLVE DAMAGED OTHER_DEVICE\n");
+    if (argc != 6) {
+        printf("usage: program PRODUCT SOLVE DAMAGED OTHER_DEVICE BOTH\n");
         return 2;
     }
     for (i = 0; i < ROWS * COLS; i++) {
@@ -143,5 +176,6 @@ int main(int argc, char **argv) {
     sparsetune_plan_close(NULL);
     multiply(argv[1], b);
     solve(argv[2], b);
+    solve_both(argv[5], b);
     return faults == 0 ? 0 : 1;
 }

@@ -1,7 +1,7 @@
 //! A C program runs plans from their bundles: compiled with `cc` against the library that cargo built.
 
 use serde_json::{Value, json};
-use sparsetune_core::bundle::{Parts, Values, build};
+use sparsetune_core::bundle::{Bundle, Pair, Parts, Values, build};
 use sparsetune_core::domain::{Candidate, Digest, Plan};
 use sparsetune_core::engine::cpu;
 use sparsetune_core::sparse::{Csr, digest};
@@ -108,6 +108,16 @@ fn a_c_program_runs_plans() {
     let gpu = plan(&matrix, "cuda", &problem, &routine, &cpu::kernel_digest());
     let gpu = write(folder.path(), "gpu.stplan", &gpu, &matrix);
 
+    let both = folder.path().join("both.stplan");
+    let parts = [("lower", "unit"), ("upper", "non-unit")].map(|(triangle, diagonal)| {
+        let problem = json!({"op": "sptrsv", "rhs": 3, "dtype": "f64", "triangle": triangle, "diagonal": diagonal});
+        let part = plan(&matrix, "cpu", &problem, &serial, &cpu::solve_digest());
+        let part = write(folder.path(), &format!("{triangle}.stplan"), &part, &matrix);
+        Arc::new(Bundle::open(&part).unwrap())
+    });
+    let [lower, upper] = parts;
+    Pair::of(lower, upper).unwrap().write(File::create(&both).unwrap()).unwrap();
+
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.path().join("program");
     let libraries = libraries();
@@ -125,7 +135,7 @@ fn a_c_program_runs_plans() {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let loader = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
     let ran = Command::new(&program)
-        .args([product_path, solve, damaged, gpu])
+        .args([product_path, solve, damaged, gpu, both])
         .env(loader, &libraries)
         .output()
         .unwrap();

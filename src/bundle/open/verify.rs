@@ -249,6 +249,9 @@ pub(in crate::bundle) fn verify_kept(plan: &Plan, facts: &Matrix) -> Result<(), 
     if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
         return Err(contradiction(format!("the manifest and the plan differ in the {what}")));
     }
+    if plan.problem.parts().is_some() {
+        return Err(contradiction("a plan is of one triangle, and its problem names both"));
+    }
     let most = Csr::MAX_DIMENSION;
     if facts.rows > most || facts.cols > most || facts.nnz > u64::from(u32::MAX) {
         return Err(contradiction("the matrix is larger than any that is tuned"));

@@ -93,6 +93,31 @@ fn a_program_that_cannot_run_here_says_why_and_ends_with_2() {
     }
 }
 
+#[test]
+fn a_pair_compiles_and_says_why_it_cannot_run_here() {
+    let solve = Sptrsv { triangle: Triangle::Both, diagonal: Diagonal::Unit, ..Sptrsv::PLAIN };
+    let parts = Problem::Sptrsv(solve).parts().unwrap();
+    for (kind, families) in
+        [(DeviceKind::Cuda, ["slices", "vendor"]), (DeviceKind::Cpu, ["serial", "levels"])]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = [0, 1].map(|part| {
+            let folder = tempfile::tempdir().unwrap();
+            Arc::new(exported(&parts[part], kind, families[part], folder.path()))
+        });
+        let pair = Pair::of(first, second).unwrap();
+        let files = cpp::export_pair(&pair, "both", folder.path()).unwrap();
+        assert!(files.iter().all(|file| file.is_file()));
+        let Some(output) = compiled(folder.path(), &["-o", "check", "-ldl"]) else { return };
+        assert!(output.status.success(), "{kind:?}: {}", said(&output));
+        let mut program = Command::new("./check");
+        let output = program.current_dir(folder.path()).env_remove("LD_LIBRARY_PATH").output();
+        let output = output.unwrap();
+        // Where there is a device, the driver does not take a test's machine code.
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{}", said(&output));
+    }
+}
+
 /// A running program has the file mapped.
 #[test]
 fn an_earlier_export_is_replaced_and_not_overwritten() {

@@ -119,6 +119,11 @@ impl Suite {
         let suite: Self = toml::from_str(text)?;
         for (number, entry) in (1..).zip(&suite.matrix) {
             entry.source(None).with_context(|| format!("matrix {number}"))?;
+            let both = |task: &Task| entry.problem(task).parts().is_some();
+            anyhow::ensure!(
+                !suite.problem.iter().any(both),
+                "matrix {number}: a suite measures one triangle at a time, not `triangle = \"both\"`: list the matrix twice"
+            );
         }
         Ok(suite)
     }
@@ -224,6 +229,7 @@ mod tests {
         for (text, named) in [
             ("[[matrx]]\nfile = 'a'", "`matrx`"),
             ("[[matrix]]\nfile = 'a'\n[[problem]]\nop = 'spmm'\nn = 1\nk = 2", "`k`"),
+            ("[[matrix]]\nfile = 'a'\ntriangle = 'both'", "one triangle at a time"),
         ] {
             assert!(slip(text).contains(named), "{}", slip(text));
         }

@@ -88,6 +88,8 @@ named_values! {
     Triangle {
         Lower = "lower",
         Upper = "upper",
+        /// Both, one solve after the other ([`super::Problem::parts`]): a question that is answered by two plans. No plan is of it.
+        Both = "both",
     }
 
     Diagonal {

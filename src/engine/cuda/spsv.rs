@@ -269,6 +269,11 @@ fn triangle(
     let fill = match problem.triangle {
         Triangle::Lower => cusparseFillMode_t::CUSPARSE_FILL_MODE_LOWER,
         Triangle::Upper => cusparseFillMode_t::CUSPARSE_FILL_MODE_UPPER,
+        Triangle::Both => {
+            return Err(EngineError::Refused(
+                "cuSPARSE solves with one triangle at a time.".to_owned(),
+            ));
+        }
     };
     let diagonal = match problem.diagonal {
         Diagonal::NonUnit => cusparseDiagType_t::CUSPARSE_DIAG_TYPE_NON_UNIT,

@@ -11,6 +11,7 @@ mod measure;
 mod predicted;
 mod recorder;
 mod search_context;
+mod second;
 mod sentinel;
 mod session;
 mod watch;

@@ -91,7 +91,10 @@ pub struct Outcomes {
 impl Session<'_> {
     /// Runs the job and records its end. `Err` only if the store fails; the worker then gives the job back.
     pub async fn run(mut self) -> Result<Ended, StoreError> {
-        let end = self.search().await;
+        let end = match self.search().await {
+            Ok(plan) => self.go_on(plan).await,
+            end => end,
+        };
         if self.signals.unanswered.is_cancelled() {
             // Nobody need have the job: its worker gives it back as soon as the store answers.
             let why = "the store did not answer for as long as the job's lease holds";

@@ -44,6 +44,11 @@ pub(super) static OPERATION: Operation = Operation {
                     label: "upper",
                     sentence: "Entries on and above the diagonal.",
                 },
+                Choice {
+                    name: "both",
+                    label: "both",
+                    sentence: "L y = b, then U x = y: the factors of one combined matrix, each with a plan of its own. The diagonal of U is stored; `diagonal` says of L's. Transposed: U^T y = b, then L^T x = y.",
+                },
             ]),
             default: None,
             usual: LOWER,

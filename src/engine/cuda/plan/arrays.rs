@@ -267,6 +267,16 @@ impl Arrays {
         Ok(())
     }
 
+    /// Values in device memory as numbers. Waits for all work on the context.
+    pub(super) fn numbers(
+        &self,
+        context: &Arc<Context>,
+        values: u64,
+        stream: CUstream,
+    ) -> Result<Vec<f64>, EngineError> {
+        Ok(self.download(context, values, stream)?.numbers(self.element))
+    }
+
     fn download(
         &self,
         context: &Arc<Context>,

@@ -3,6 +3,7 @@
 mod arrays;
 mod bind;
 mod code;
+mod link;
 mod operands;
 mod program;
 mod sequence;
@@ -10,6 +11,8 @@ mod target;
 mod update;
 mod values;
 mod vendor;
+
+pub use self::link::CudaLink;
 
 use self::arrays::Arrays;
 use self::bind::Call;

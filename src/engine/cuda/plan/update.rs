@@ -57,6 +57,24 @@ impl CudaPlan {
         self.took_values(&mut state, stream)
     }
 
+    /// New values in device memory as numbers, for arrays that the host makes of them ([`Self::replace`]). Waits for all work on
+    /// the context.
+    ///
+    /// # Errors
+    /// `Refused` if the stream is being captured.
+    ///
+    /// # Safety
+    /// As for [`Self::update_values_on_device`].
+    pub unsafe fn values_on_host(&self, values: u64, stream: u64) -> Result<Vec<f64>, EngineError> {
+        let Inner { context, .. } = &*self.inner;
+        let _entered = context.enter_relaxed()?;
+        let state = self.lock();
+        if context.capturing(stream)? {
+            return Err(captured());
+        }
+        state.arrays.numbers(context, values, stream as CUstream)
+    }
+
     /// Replaces arrays, steps and scratch memory by those of another manifest of the same pattern, problem and kernels, which
     /// the host made for new values. Waits for all work on the context; graphs that captured calls must be captured again.
     ///

@@ -111,6 +111,22 @@ impl Bits {
         }
     }
 
+    /// The numbers that they are in a type.
+    pub(super) fn numbers(&self, element: Element) -> Vec<f64> {
+        match self {
+            Self::W16(words) if element == Element::Bf16 => {
+                words.par_iter().map(|&word| half::bf16::from_bits(word).to_f64()).collect()
+            }
+            Self::W16(words) => {
+                words.par_iter().map(|&word| half::f16::from_bits(word).to_f64()).collect()
+            }
+            Self::W32(words) => {
+                words.par_iter().map(|&word| f64::from(f32::from_bits(word))).collect()
+            }
+            Self::W64(words) => words.par_iter().map(|&word| f64::from_bits(word)).collect(),
+        }
+    }
+
     /// As they lie in memory.
     pub(super) fn bytes(&self) -> Vec<u8> {
         match self {

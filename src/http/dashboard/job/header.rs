@@ -31,6 +31,8 @@ pub struct Header {
     pub plan: Option<String>,
     /// The measuring job that follows a predicted plan.
     pub follow_up: Option<String>,
+    /// The follow-up job is that of the other triangle.
+    pub goes_on: bool,
     pub best: Option<BestSoFar>,
     pub created: String,
     pub age: String,
@@ -80,6 +82,7 @@ impl Header {
             ending: ending(job, tried),
             plan: job.plan.as_ref().map(ToString::to_string),
             follow_up: job.follow_up.as_ref().map(ToString::to_string),
+            goes_on: job.request.search.then.is_some(),
             best: job.best.as_ref().map(|best| BestSoFar {
                 time: format::micros(best.median_us),
                 against: against(best, baseline),
