@@ -148,7 +148,11 @@ class Server:
             self.process.kill()
             raise SystemExit(f"no server: {(folder / 'server.log').read_text()[-2000:]}")
         self.url = line.removeprefix("listening on ").strip()
-        run([program, "ready", "--server", self.url, "--wait", "120"])
+        try:
+            run([program, "ready", "--server", self.url, "--wait", "120"])
+        except BaseException:
+            self.stop()
+            raise
 
     def ask(self, method, path, body=None, kind="application/json"):
         headers = {"Content-Type": kind} if body is not None else {}

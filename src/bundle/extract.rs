@@ -89,6 +89,10 @@ impl Extract {
         let read: Self = serde_json::from_slice(json)
             .map_err(|error| contradiction(format!("it cannot be understood: {error}")))?;
         verify_kept(&read.plan, &read.facts)?;
+        // Each lookup reads the plan, and no bundle holds a longer one.
+        if serde_json::to_vec(&read.plan).map_or(true, |plan| plan.len() > MOST_JSON) {
+            return Err(contradiction("its plan is longer than any that is read"));
+        }
         let mut named: HashSet<&Digest> = read.plan.launch.iter().flat_map(Launch::blobs).collect();
         let mut all = 0u64;
         for file in &read.files {

@@ -117,21 +117,17 @@ impl Service {
         };
         let _permit = self.inner.parses.clone().acquire_owned().await?;
         let (Extract { files, .. }, _) = self.read_bundle(&file, None).await?;
-        let memory = self.inner.settings.limits.budget();
-        let brought = tokio::task::spawn_blocking(move || {
-            let digests = files.into_iter().map(|named| {
-                contents(&file, named, &memory)?;
-                Ok(named.digest)
-            });
-            digests.collect::<Result<HashSet<_>>>()
-        });
+        let brought = tokio::task::spawn_blocking(move || compared(&file, &files));
         let brought = Arc::new(brought.await??);
         self.inner.brought.0.insert(key, Arc::clone(&brought));
         Ok(brought)
     }
 
-    /// Stores the files that the plan names, as far as the bundle in a file holds them, one after another.
+    /// Stores the files that the plan names, as far as the bundle in a file holds them, one after another. All are compared before the
+    /// first is stored: what is refused leaves nothing.
     async fn keep_programs(&self, bundle: &Path, files: Vec<Named>) -> Result<()> {
+        let (path, named) = (bundle.to_owned(), files.clone());
+        tokio::task::spawn_blocking(move || compared(&path, &named)).await??;
         for named in files {
             let memory = self.inner.settings.limits.budget();
             let bundle = bundle.to_owned();
@@ -156,11 +152,34 @@ fn contents(bundle: &Path, named: Named, memory: &Held) -> Result<Vec<u8>> {
     file.read_exact_at(&mut found, start).map_err(not_written)?;
     match Digest::of(&found) == digest {
         true => Ok(found),
-        false => {
-            let message = format!("the bundle has no file {digest}, which was read from it");
-            Err(ServiceError::ReaderFailed { message })
+        false => Err(misplaced(&digest)),
+    }
+}
+
+/// The digests of files at places that another process said, each compared with what is there, in pieces. Blocks.
+fn compared(bundle: &Path, files: &[Named]) -> Result<HashSet<Digest>> {
+    const PIECE: usize = 256 << 10;
+    let file = File::open(bundle).map_err(not_written)?;
+    let mut piece = vec![0; PIECE];
+    for Named { digest, start, bytes } in files {
+        let mut hasher = blake3::Hasher::new();
+        let mut done = 0;
+        while done < *bytes {
+            let length = PIECE.min(usize::try_from(bytes - done).unwrap_or(PIECE));
+            file.read_exact_at(&mut piece[..length], start + done).map_err(not_written)?;
+            hasher.update(&piece[..length]);
+            done += length as u64;
+        }
+        if Digest::from_bytes(*hasher.finalize().as_bytes()) != *digest {
+            return Err(misplaced(digest));
         }
     }
+    Ok(files.iter().map(|named| named.digest).collect())
+}
+
+fn misplaced(digest: &Digest) -> ServiceError {
+    let message = format!("the bundle has no file {digest}, which was read from it");
+    ServiceError::ReaderFailed { message }
 }
 
 /// The id of a plan that a namespace takes in. Ids are unique in the store, and no answer may tell that another namespace has this one,
