@@ -6,7 +6,7 @@ use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
 use crate::explain::WHY_SLOWER;
 use crate::usage::{Place, ways};
-use crate::wire::{Lookup, Matrix, Plan, Role, Trial};
+use crate::wire::{Lookup, Matrix, Open, Plan, Role, Trial};
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table,
     TableStyle, Width,
@@ -78,7 +78,10 @@ pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
     let mut measured: Vec<(&Trial, f64)> =
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
     measured.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let baseline = measured.iter().find(|(trial, _)| trial.baseline).copied();
+    let clock = plan.measured.as_ref().map(|measured| Open::from(measured.clock));
+    let by_plans = |trial: &Trial| clock.is_none() || trial.clock == clock;
+    let baselines = || measured.iter().filter(|(trial, _)| trial.baseline);
+    let baseline = baselines().find(|(trial, _)| by_plans(trial)).or(baselines().next()).copied();
     let by = plan.measured.as_ref().map_or("", |measured| measured.clock.name());
     let median = format!("median us {by}");
     let mut table =
@@ -115,11 +118,20 @@ fn candidate(
     plan: &Plan,
 ) -> Vec<String> {
     let interval = trial.ci95_us.map(|[low, high]| format!("{} .. {}", us(low), us(high)));
+    // One call alone, where others were timed back to back, does not compare with them.
+    let plans = plan.measured.as_ref().map(|measured| Open::from(measured.clock));
+    let other = trial.clock.as_ref().filter(|clock| plans.as_ref() != Some(*clock));
+    let cut = || match (trial.cut, other) {
+        (true, Some(clock)) => format!("cut short, {clock}"),
+        (true, None) => "cut short".to_owned(),
+        (false, _) => String::new(),
+    };
+    let baseline = baseline.filter(|(best, _)| best.clock == trial.clock);
     vec![
         if trial.candidate == plan.candidate { WINNER } else { "" }.to_owned(),
         trial.candidate.to_string(),
         us(median),
-        interval.unwrap_or_else(|| if trial.cut { "cut short" } else { "" }.to_owned()),
+        interval.unwrap_or_else(cut),
         trial.predicted_us.map(us).unwrap_or_default(),
         format!("{:.0} %", 100.0 * plan.limit.us / median),
         baseline.map(|(_, us)| format!("{:.2}x", us / median)).unwrap_or_default(),

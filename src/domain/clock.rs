@@ -82,6 +82,23 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// The clock by which timings of one job are compared that asks for this one: it, unless only the other tells all of them. Those
+    /// that it does not tell are not compared with the others.
+    pub fn in_common<'t>(self, timings: impl Iterator<Item = &'t Timing> + Clone) -> Self {
+        let of_all = |clock: &Self| timings.clone().all(|timing| timing.tells(*clock));
+        [self, self.other()].into_iter().find(of_all).unwrap_or(self)
+    }
+}
+
+impl Timing {
+    /// Whether its median is a time by this clock: it was taken by it, or the call is so long that a sample by either is that
+    /// one call.
+    pub fn tells(&self, clock: Clock) -> bool {
+        self.clock == clock || Clock::Pipelined.calls(self.median_us) == 1
+    }
+}
+
 /// The calls before a sample of this many calls that it does not count: where several follow each other, the first of them has
 /// none to hide behind.
 pub const fn lead(calls: u32) -> u32 {
@@ -215,6 +232,22 @@ mod tests {
             assert_eq!(clock.under(L2Policy::Cold), Clock::Isolated);
             assert_eq!(clock.other().other(), clock);
         }
+    }
+
+    #[test]
+    fn times_of_two_clocks_are_compared_only_where_one_tells_both() {
+        let by = |us: f64, clock| Timing::of(vec![us], 0).unwrap().by(clock);
+        let (alone, row) = (by(50.0, Clock::Isolated), by(40.0, Clock::Pipelined));
+        let long = by(5000.0, Clock::Pipelined);
+        let common = |timings: &[&Timing]| Clock::Pipelined.in_common(timings.iter().copied());
+        assert_eq!(common(&[]), Clock::Pipelined);
+        assert_eq!(common(&[&alone, &row]), Clock::Pipelined);
+        assert_eq!(common(&[&row, &long]), Clock::Pipelined);
+        assert_eq!([&alone, &row].map(|timing| timing.tells(Clock::Pipelined)), [false, true]);
+        assert_eq!(common(&[&alone]), Clock::Isolated);
+        // A long call is alone by either.
+        assert_eq!(common(&[&alone, &long]), Clock::Isolated);
+        assert!(by(400.0, Clock::Isolated).tells(Clock::Pipelined));
     }
 
     #[test]

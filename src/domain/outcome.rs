@@ -29,10 +29,13 @@ pub enum Outcome {
     },
     TimedOut {
         detail: String,
-        /// The kernel's own watchdog stopped it because it was far slower than the best so far; the device is intact.
-        /// Such a candidate is not quarantined.
+        /// It is not held against the candidate, which is not quarantined: its kernel's own watchdog stopped it because it was far
+        /// slower than the best so far, or the job's time was used up, which `out_of_time` says.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stopped: bool,
+        /// The job's time was used up before it was timed, so that nothing is known of its speed. It is `stopped`, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        out_of_time: bool,
     },
     Crashed {
         detail: String,
@@ -113,13 +116,18 @@ impl Outcome {
         }
     }
 
-    /// The category under which trials are counted: the state, except that trials stopped by their own watchdog are
-    /// harmless and are counted separately as `stopped`.
+    /// The category under which trials are counted: the state, except that trials stopped by their own watchdog or for want of
+    /// the job's time are harmless and are counted separately as `stopped`.
     pub fn counted_as(&self) -> &'static str {
         match self {
             Self::TimedOut { stopped: true, .. } => "stopped",
             other => other.state(),
         }
+    }
+
+    /// Of a candidate that the job had no time for.
+    pub fn out_of_time(detail: String) -> Self {
+        Self::TimedOut { detail, stopped: true, out_of_time: true }
     }
 
     /// What a failed trial says of itself.
@@ -148,12 +156,17 @@ impl Outcome {
         self
     }
 
-    /// The median in microseconds, if measured.
-    pub fn median_us(&self) -> Option<f64> {
+    /// The timing, if measured.
+    pub fn timing(&self) -> Option<&Timing> {
         match self {
-            Self::Measured { timing, .. } => Some(timing.median_us),
+            Self::Measured { timing, .. } => Some(timing),
             _ => None,
         }
+    }
+
+    /// The median in microseconds, if measured.
+    pub fn median_us(&self) -> Option<f64> {
+        self.timing().map(|timing| timing.median_us)
     }
 }
 

@@ -73,6 +73,19 @@ impl RequestBody {
     }
 }
 
+impl RequestBody {
+    /// The same, asked again after this time.
+    #[must_use]
+    pub fn after(self, gone: Duration) -> Self {
+        match self {
+            Self::Measure { candidate, effort } => {
+                Self::Measure { candidate, effort: effort.after(gone) }
+            }
+            other => other,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Canonical matrix file (`sparse::canonical`). The pool opens it and sends the descriptor with the request; a child that gets none
@@ -105,7 +118,13 @@ impl Effort {
         Self { left_ms, ..self }
     }
 
-    /// Whether a candidate that was verified is not timed any more.
+    /// What is left for a candidate that the job can do without; `None` without a limit.
+    pub fn ends_after(&self) -> Option<Duration> {
+        let left_ms = self.left_ms.filter(|_| !self.needed)?;
+        Some(Duration::try_from_secs_f64(left_ms.max(0.0) / 1e3).unwrap_or(Duration::MAX))
+    }
+
+    /// Whether no further stage of a trial begins.
     pub fn is_used_up(&self) -> bool {
         !self.needed && self.left_ms.is_some_and(|left_ms| left_ms <= 0.0)
     }
@@ -126,7 +145,7 @@ pub struct Effort {
     /// What a sample spans.
     pub clock: Clock,
     /// What is left of the job's time for this trial, in milliseconds from its beginning on: no further sample is taken that would end
-    /// later, and a candidate whose first call has taken all of it is not timed.
+    /// later, and a candidate is not compiled, called or timed when lowering, compiling or its first call has taken all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<f64>,
     /// It is timed once all the same, because there is no plan without it.

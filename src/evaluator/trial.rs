@@ -14,11 +14,15 @@ pub(super) const COMPILING: &str = "compiling";
 pub(super) const VERIFYING: &str = "verifying";
 pub(super) const TIMING: &str = "timing";
 
-/// What a trial says whose time was used up before a sample. The candidate may be good: it is not kept from other jobs.
-const OUT_OF_TIME: &str =
-    "making it ready and its first call took longer than what was left of the job's time budget";
+/// The outcome of a trial whose time was used up before a sample, by what took it. The candidate may be good: it is not kept from
+/// other jobs, and no model learns from it.
+fn out_of_time(what: &str) -> Outcome {
+    let beyond = "took longer than what was left of the job's time budget";
+    Outcome::out_of_time(format!("{what} {beyond}"))
+}
 
-/// Runs one trial of a lowered candidate. The only error is a failure to report a stage, which is not an outcome.
+/// Runs one trial of a candidate that was just lowered. The only error is a failure to report a stage, which is not an outcome.
+/// A stage that has begun is not ended; no other begins once the time is used up.
 pub(super) fn run(
     engine: &mut dyn Engine,
     recipe: &Recipe,
@@ -26,6 +30,10 @@ pub(super) fn run(
     tolerance: f64,
     mut enter: impl FnMut(&str) -> Result<(), EvaluatorError>,
 ) -> Result<Reply, EvaluatorError> {
+    let began = Instant::now();
+    if effort.is_used_up() {
+        return Ok(measured(out_of_time("lowering it"), None));
+    }
     enter(COMPILING)?;
     let started = Instant::now();
     let compiled = match engine.compile(recipe) {
@@ -35,6 +43,9 @@ pub(super) fn run(
     let compile_call_ms = started.elapsed().as_secs_f64() * 1e3;
     let preprocess_ms = recipe.lowering_ms + prepare_ms(&compiled, compile_call_ms);
 
+    if effort.after(began.elapsed()).is_used_up() {
+        return Ok(measured(out_of_time("compiling it"), Some(compiled)));
+    }
     enter(VERIFYING)?;
     let check = match engine.verify(recipe, effort.give_up_us) {
         Ok(check) => check,
@@ -44,10 +55,9 @@ pub(super) fn run(
         return Ok(measured(wrong, Some(compiled)));
     }
 
-    let effort = effort.after(started.elapsed());
+    let effort = effort.after(began.elapsed());
     if effort.is_used_up() {
-        let detail = OUT_OF_TIME.to_owned();
-        let outcome = Outcome::TimedOut { detail, stopped: true };
+        let outcome = out_of_time("making it ready and its first call");
         return Ok(measured(outcome, Some(compiled)));
     }
     enter(TIMING)?;
@@ -99,7 +109,9 @@ fn outcome_of(error: EngineError) -> Outcome {
         EngineError::Refused(detail)
         | EngineError::OtherDevice(detail)
         | EngineError::OutOfMemory(detail) => Outcome::Refused { detail },
-        EngineError::Watchdog(detail) => Outcome::TimedOut { detail, stopped: true },
+        EngineError::Watchdog(detail) => {
+            Outcome::TimedOut { detail, stopped: true, out_of_time: false }
+        }
         EngineError::Lost(detail) => Outcome::Crashed { detail },
     }
 }
@@ -120,6 +132,61 @@ pub(super) fn lost(reply: &Reply) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::recipe::Program;
+    use crate::domain::{Candidate, Clock};
+    use crate::engine::replay::ReplayEngine;
+    use std::time::Duration;
+
+    /// The stages that were entered, one of which takes a while, and the outcome.
+    fn slow(within: &'static str, left_ms: f64, needed: bool) -> (Vec<String>, Outcome) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        std::fs::write(&path, include_str!("../../tests/pool/recording.jsonl")).unwrap();
+        let mut engine = ReplayEngine::open(&path).unwrap();
+        let program = Program::Vendor { algorithm: String::new() };
+        let recipe = Recipe::bare(&Candidate::new("other"), program);
+        let effort = Effort {
+            warmups: 0,
+            min_samples: 1,
+            max_samples: 2,
+            budget_ms: 1.0,
+            give_up_us: None,
+            clock: Clock::Isolated,
+            left_ms: Some(left_ms),
+            needed,
+        };
+        let mut entered = Vec::new();
+        let reply = run(&mut engine, &recipe, effort, 1e-3, |stage| {
+            entered.push(stage.to_owned());
+            if stage == within {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            Ok(())
+        });
+        match reply {
+            Ok(Reply::Measured { outcome, .. }) => (entered, outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn no_stage_begins_once_the_time_is_used_up() {
+        let all = [COMPILING, VERIFYING, TIMING];
+        for (within, stages) in [("lowering", 0), (COMPILING, 1), (VERIFYING, 2)] {
+            let left_ms = if stages == 0 { 0.0 } else { 200.0 };
+            let (entered, outcome) = slow(within, left_ms, false);
+            assert_eq!(entered, all[..stages], "{within}");
+            let out_of_time = matches!(outcome, Outcome::TimedOut { out_of_time: true, .. });
+            assert!(out_of_time && outcome.counted_as() == "stopped", "{within}: {outcome:?}");
+            // What there is no plan without is timed all the same.
+            let (entered, outcome) = slow(within, left_ms, true);
+            assert_eq!(
+                (&entered[..], outcome.counted_as()),
+                (&all.map(str::to_owned)[..], "measured")
+            );
+        }
+        assert_eq!(slow(COMPILING, 60_000.0, false).1.counted_as(), "measured");
+    }
 
     #[test]
     fn a_shared_upload_counts_for_every_candidate() {

@@ -9,7 +9,7 @@ use crate::domain::recipe::Compiled;
 use crate::domain::{Candidate, Clock, Device, Outcome, Timing};
 use crate::environment::account::Account;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// The result of one trial.
@@ -19,6 +19,9 @@ pub struct Measured {
     /// Absent if it did not compile, or if the child died before reporting it.
     pub compiled: Option<Compiled>,
 }
+
+/// What is said of a trial that was ended because the job's time was.
+const BEYOND_THE_BUDGET: &str = "it ran longer than what was left of the job's time budget";
 
 /// How many interruptions are kept for a caller that does not ask for them.
 const MOST_INTERRUPTIONS: usize = 16;
@@ -38,6 +41,8 @@ pub struct Evaluator {
     pub(super) closed: bool,
     /// Whether the last request lost its child before any candidate's code ran.
     pub(super) lost_early: bool,
+    /// Whether the last request lost its child because the job's time was used up.
+    pub(super) out_of_time: bool,
     /// Whether the last request lost its child while the kernel killed for want of memory.
     pub(super) starved: bool,
     /// The children that were killed from outside, or died between requests, until [`Self::take_interruptions`].
@@ -56,6 +61,7 @@ impl Evaluator {
             starts: 0,
             closed: false,
             lost_early: false,
+            out_of_time: false,
             starved: false,
             interruptions: Vec::new(),
         }
@@ -131,7 +137,8 @@ impl Evaluator {
     /// Tries one candidate. Hangs and crashes are outcomes. If the child is lost before the candidate runs (time or
     /// memory while lowering, a crashing compiler) it is refused, since the device is not involved. `deadline` replaces
     /// the default for a verifying call and for timing beyond its budget, if the caller knows better how long this
-    /// kernel may take.
+    /// kernel may take. A call that outlasts what the effort says is left of the job's time is not waited for either: it might have
+    /// ended, and its outcome says so.
     ///
     /// A child that is killed from outside (for want of memory, or by an operator) says nothing about the candidate: it is tried
     /// once more in a new child, and only a second such death counts as its own. A death while the kernel killed for want of memory
@@ -155,7 +162,12 @@ impl Evaluator {
             Err(PoolError::Killed(why)) if self.starved => {
                 Outcome::Refused { detail: format!("there was not enough memory to try it: {why}") }
             }
-            Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
+            Err(PoolError::TimedOut(detail)) if self.out_of_time => {
+                Outcome::out_of_time(format!("{BEYOND_THE_BUDGET}: {detail}"))
+            }
+            Err(PoolError::TimedOut(detail)) => {
+                Outcome::TimedOut { detail, stopped: false, out_of_time: false }
+            }
             Err(PoolError::Crashed(detail) | PoolError::Killed(detail)) => {
                 Outcome::Crashed { detail }
             }
@@ -231,7 +243,7 @@ impl Evaluator {
         cancel: &CancellationToken,
     ) -> Result<Reply, PoolError> {
         let child = self.ready(cancel).await?;
-        let what = request.name();
+        let (what, began) = (request.name(), Instant::now());
         match self.call_on(child, request.clone(), deadline, cancel).await {
             Err(PoolError::Killed(why)) => {
                 if let Some(told) = self.interruptions.last_mut() {
@@ -240,6 +252,7 @@ impl Evaluator {
                     told.push_str(" is asked again in a new evaluator");
                 }
                 let child = self.ready(cancel).await?;
+                let request = request.after(began.elapsed());
                 let again = self.call_on(child, request, deadline, cancel).await;
                 again.map_err(|error| match error {
                     PoolError::Killed(second) => {

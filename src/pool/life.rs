@@ -5,12 +5,12 @@ use super::child::{EvaluatorChild, Start, Terminated};
 use super::evaluator::Evaluator;
 use super::exchange::{Broken, exchange};
 use super::oom;
-use super::spec::runs;
+use super::spec::{Allowed, runs};
 use crate::domain::Outcome;
 use crate::domain::protocol::{PROTOCOL_VERSION, Reply, RequestBody};
 use crate::environment::gpus;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// How long a child that closed its stdout may take to exit by itself, so that its own exit status is reported.
@@ -30,12 +30,17 @@ impl Evaluator {
         cancel: &CancellationToken,
     ) -> Result<Reply, PoolError> {
         let deadlines = self.spec.deadlines;
-        let ran = AtomicBool::new(false);
+        let (ran, by_jobs_time) = (AtomicBool::new(false), AtomicBool::new(false));
+        let began = Instant::now();
         let allowed = |stage: Option<&str>| {
             ran.fetch_or(stage.is_some_and(runs), Ordering::Relaxed);
-            deadlines.allowed(&request, stage, deadline)
+            let Allowed { time, by_job } =
+                deadlines.allowed(&request, stage, deadline, began.elapsed());
+            by_jobs_time.store(by_job, Ordering::Relaxed);
+            time
         };
         self.lost_early = false;
+        self.out_of_time = false;
         self.starved = false;
         let what = request.name();
         let counted = self.spec.memory_events.clone();
@@ -48,6 +53,7 @@ impl Evaluator {
             self.idle = Some(child);
             return Err(PoolError::Failed(why));
         }
+        self.out_of_time = matches!(broken, Broken::Late { .. }) && by_jobs_time.into_inner();
         let lost = matches!(broken, Broken::Late { .. } | Broken::Gone);
         self.lost_early = lost && !ran.into_inner();
         let patience = if broken == Broken::Gone { LEAVING } else { Duration::ZERO };

@@ -119,6 +119,9 @@ pub struct Deadlines {
     pub verify: Duration,
     /// Timing, in addition to the effort's own budget.
     pub time: Duration,
+    /// How much later than the job's time a call of a candidate may end that the job has to do without: its child is not killed
+    /// for what loading a module or comparing takes.
+    pub late: Duration,
     /// Timing the finalists alternately, after all are lowered and compiled.
     pub pair: Duration,
     /// Compiling the winner again, and writing each of its arrays.
@@ -140,6 +143,7 @@ impl Default for Deadlines {
             compile: Duration::from_secs(60),
             verify: Duration::from_secs(10),
             time: Duration::from_secs(10),
+            late: Duration::from_secs(3),
             pair: Duration::from_secs(120),
             export: Duration::from_secs(60),
             close: Duration::from_secs(2),
@@ -155,9 +159,38 @@ pub(super) fn runs(stage: &str) -> bool {
     matches!(stage, "verifying" | "running" | "timing")
 }
 
+/// How long a stage may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub time: Duration,
+    /// What is left of the job's time allows no more; otherwise the stage's own limit does.
+    pub by_job: bool,
+}
+
 impl Deadlines {
-    /// Time limit of a stage of this request; `running` is the caller's limit for one call of a candidate.
+    /// Time limit of a stage that begins this long after the request. The stages in which a candidate runs share what is left of
+    /// the job's time; those before may take longer, and the evaluator begins none when they did.
     pub(super) fn allowed(
+        &self,
+        request: &RequestBody,
+        stage: Option<&str>,
+        running: Option<Duration>,
+        gone: Duration,
+    ) -> Allowed {
+        let time = self.of_stage(request, stage, running);
+        let left = match request {
+            RequestBody::Measure { effort, .. } if stage.is_some_and(runs) => effort.ends_after(),
+            _ => None,
+        };
+        let left = left.map(|left| left.saturating_sub(gone).saturating_add(self.late));
+        match left {
+            Some(left) if left < time => Allowed { time: left, by_job: true },
+            _ => Allowed { time, by_job: false },
+        }
+    }
+
+    /// Time limit of a stage of this request; `running` is the caller's limit for one call of a candidate.
+    fn of_stage(
         &self,
         request: &RequestBody,
         stage: Option<&str>,
@@ -247,6 +280,41 @@ pub(super) fn inherits(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::protocol::Effort;
+    use crate::domain::{Candidate, Clock};
+
+    #[test]
+    fn the_stages_of_a_trial_share_what_is_left_of_the_jobs_time() {
+        let deadlines = Deadlines::default();
+        let allowed = |left_ms, needed, stage, gone_ms| {
+            let effort = Effort {
+                warmups: 0,
+                min_samples: 1,
+                max_samples: 1,
+                budget_ms: 500.0,
+                give_up_us: None,
+                clock: Clock::Isolated,
+                left_ms,
+                needed,
+            };
+            let candidate = Candidate::new("c");
+            let request = RequestBody::Measure { candidate, effort };
+            let running = Some(Duration::from_secs(60));
+            let gone = Duration::from_millis(gone_ms);
+            let Allowed { time, by_job } = deadlines.allowed(&request, Some(stage), running, gone);
+            (time.as_millis(), by_job)
+        };
+        let two = Some(2_000.0);
+        assert_eq!(allowed(two, false, "verifying", 500), (4_500, true));
+        // What verifying took is not allowed again.
+        assert_eq!(allowed(two, false, "timing", 1_900), (3_100, true));
+        assert_eq!(allowed(two, false, "timing", 9_000), (3_000, true));
+        assert_eq!(allowed(two, false, "compiling", 500), (60_000, false));
+        assert_eq!(allowed(two, true, "timing", 1_900), (60_500, false));
+        assert_eq!(allowed(None, false, "timing", 1_900), (60_500, false));
+        assert_eq!(allowed(Some(1e9), false, "verifying", 0), (60_000, false));
+        assert_eq!(allowed(Some(f64::INFINITY), false, "verifying", 0), (60_000, false));
+    }
 
     #[test]
     fn a_child_does_not_start_itself_again() {

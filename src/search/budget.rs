@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 const MOST_KEPT: f64 = 0.25;
 
 /// The budget of a search, from loading to the finals. Before each trial it is compared with what is left after what is kept for the
-/// finals, and a trial that has begun is cut when its share is used up: it is exceeded only by one call of a kernel that takes longer.
+/// finals, and a trial that has begun is cut when its share is used up. It is exceeded only by what is not ended once it has begun: lowering
+/// a candidate, compiling it, and one call of a kernel.
 #[derive(Clone, Debug)]
 pub struct Budget {
     /// What trials leave to the finals,

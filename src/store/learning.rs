@@ -55,8 +55,8 @@ pub trait Learning: Send + Sync {
         page: &PageRequest,
     ) -> Result<Page<Undescribed>>;
     /// A page of training data: the succeeded jobs of the scope after the job `after`, ordered by the time of their
-    /// description, oldest first, each with its tried candidates that have features, ordered by ordinal. Empty only if
-    /// nothing follows. Unreadable jobs and trials are left out. `Missing` if `after` has no description.
+    /// description, oldest first, each with its tried candidates that have features, ordered by ordinal, but for those whose trials the
+    /// job's time ended: they have no time, or too few samples. Empty only if nothing follows. Unreadable jobs and trials are left out. `Missing` if `after` has no description.
     async fn training_groups(
         &self,
         scope: &Scope,

@@ -50,9 +50,12 @@ pub struct Trial {
     pub occupancy: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preprocess_ms: Option<f64>,
-    /// For `timed_out`: the kernel's own watchdog ended it, and the device still works.
+    /// For `timed_out`: the kernel's own watchdog ended it, or the job's time was used up; the candidate may be tried again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
+    /// For `timed_out`: the job's time was used up before it was timed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_time: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     pub created_at: String,
@@ -83,6 +86,7 @@ impl From<domain::Trial> for Trial {
             occupancy: None,
             preprocess_ms: None,
             stopped: false,
+            out_of_time: false,
             detail: None,
             created_at: trial.created_at.to_rfc3339(),
         };
@@ -117,8 +121,9 @@ impl Trial {
                 self.occupancy = resources.map(|resources| resources.occupancy);
                 self.preprocess_ms = Some(preprocess_ms);
             }
-            Outcome::TimedOut { detail, stopped } => {
+            Outcome::TimedOut { detail, stopped, out_of_time } => {
                 self.stopped = stopped;
+                self.out_of_time = out_of_time;
                 self.detail = Some(detail);
             }
             Outcome::Wrong { rel_error, detail } => {
@@ -144,8 +149,11 @@ mod tests {
 
     #[test]
     fn a_kernel_that_stopped_itself_says_so() {
-        let shown = |stopped| {
-            let outcome = Outcome::TimedOut { detail: "late".to_owned(), stopped };
+        let late = |stopped| {
+            let detail = "late".to_owned();
+            Outcome::TimedOut { detail, stopped, out_of_time: false }
+        };
+        let shown = |outcome| {
             let trial = domain::Trial {
                 job: JobId("j".to_owned()),
                 ordinal: 0,
@@ -158,9 +166,12 @@ mod tests {
             };
             serde_json::to_value(Trial::from(trial)).unwrap()
         };
-        assert_eq!(shown(true)["stopped"], true);
-        assert_eq!(shown(true)["counted_as"], "stopped");
-        assert_eq!(shown(false).get("stopped"), None);
-        assert_eq!(shown(false)["counted_as"], "timed_out");
+        assert_eq!(shown(late(true))["stopped"], true);
+        assert_eq!(shown(late(true))["counted_as"], "stopped");
+        assert_eq!(shown(late(true)).get("out_of_time"), None);
+        assert_eq!(shown(late(false)).get("stopped"), None);
+        assert_eq!(shown(late(false))["counted_as"], "timed_out");
+        let beyond = shown(Outcome::out_of_time("late".to_owned()));
+        assert_eq!((&beyond["stopped"], &beyond["out_of_time"]), (&true.into(), &true.into()));
     }
 }

@@ -81,6 +81,7 @@ fn the_engine_on_a_device() {
     shapes(&mut engine);
     slices(cache.path());
     timing(&mut engine);
+    cut_short(&mut engine);
     vendors(&mut engine);
     types::run(&mut engine);
     programs::run(&mut engine);
@@ -203,6 +204,37 @@ fn slices(cache: &Path) {
     let store = "c[C_AT(row, j)] = sum + (row == 2990 && j == 31 ? 1.f : 0.f);";
     let check = engine.verify(&case.kernel(store), None).expect("verifies");
     assert_eq!(check.worst, 2990 * 32 + 31, "{check:?}");
+}
+
+/// A timing whose time is over after about three samples.
+fn cut_short(engine: &mut CudaEngine) {
+    let case = case(60_000, 60_000, 12, 32, Layout::Row);
+    engine.load(case.operands.clone()).expect("loads");
+    let long =
+        case.kernel("for (int i = 0; i < 3000; i++) sum += __sinf(sum); c[C_AT(row, j)] = sum;");
+    engine.compile(&long).expect("compiles");
+    let usual = Effort { warmups: 1, min_samples: 20, max_samples: 20, budget_ms: 0.0, ..EFFORT };
+    let whole = engine.time(&long, &usual).expect("times");
+    assert!((whole.samples_us.len() == 20 || whole.dropped > 0) && !whole.cut, "{whole:?}");
+    let sample = whole.median_us / 1e3;
+    for clock in Clock::ALL {
+        // The first call, one to warm up, one for an estimate, and three samples.
+        let left_ms = Some(6.5 * sample);
+        let began = std::time::Instant::now();
+        let timing = engine.time(&long, &Effort { left_ms, clock, ..usual }).expect("times");
+        let gone_ms = began.elapsed().as_secs_f64() * 1e3;
+        let samples = timing.samples_us.len();
+        println!("cut: {samples} samples of {sample:.2} ms in {gone_ms:.2} ms, {:?}", timing.clock);
+        assert!(timing.cut && (1..20).contains(&samples), "{timing:?}");
+        // The whole has 23 calls.
+        assert!(gone_ms < 15.0 * sample + 20.0, "{gone_ms} ms of {sample} ms each");
+        let none =
+            engine.time(&long, &Effort { left_ms: Some(0.0), clock, ..usual }).expect("times");
+        assert!(none.cut && none.samples_us.len() == 1, "{none:?}");
+        assert!(none.tells(clock) == (clock == Clock::Isolated || none.median_us >= 400.0));
+    }
+    let early = Effort { left_ms: Some(60_000.0), ..usual };
+    assert!(!engine.time(&long, &early).expect("times").cut);
 }
 
 fn timing(engine: &mut CudaEngine) {

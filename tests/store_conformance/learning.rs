@@ -83,8 +83,17 @@ pub async fn features_are_read_back_by_job(harness: &Harness) {
         let id = &claim.job.id;
         store.describe(DescribedJob::Running(&claim.fence), &features(&matrix, at)).await.unwrap();
         let fast = with_features(trial(id, 2, 7.25), &[0.1, f32::MIN_POSITIVE]);
+        // Nothing is learned of what the job had no time for, nor of a first call alone.
+        let mut late = trial(id, 6, 1.0);
+        late.state = TrialState::Tried(Outcome::out_of_time("late".to_owned()));
+        let mut cut = trial(id, 7, 1.0);
+        if let TrialState::Tried(Outcome::Measured { timing, .. }) = &mut cut.state {
+            timing.cut = true;
+        }
         let batch = [
             with_features(refused(trial(id, 5, 1.0)), &[-3.0, 4.0]),
+            with_features(late, &[5.0, 6.0]),
+            with_features(cut, &[7.0, 8.0]),
             fast.clone(),
             pruned(id, 3),
             trial(id, 4, 9.0),

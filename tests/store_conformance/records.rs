@@ -124,7 +124,7 @@ pub async fn trials_are_listed_by_state(harness: &Harness) {
         failed(3, Outcome::Refused { detail: why() }),
         pruned(&job.id, 4),
         failed(5, Outcome::Wrong { rel_error: Some(1.0), detail: why() }),
-        failed(6, Outcome::TimedOut { detail: why(), stopped: false }),
+        failed(6, Outcome::TimedOut { detail: why(), stopped: false, out_of_time: false }),
         failed(7, Outcome::Crashed { detail: why() }),
         trial(&job.id, 8, 3.0),
     ];

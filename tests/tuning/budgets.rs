@@ -143,6 +143,7 @@ async fn a_call_that_outlasts_the_budget_is_told_and_not_held_against_the_candid
     let tried = bench.tried(&id).await;
     let outcome = tried.iter().find(|t| t.candidate == all[1]).unwrap().state.outcome().unwrap();
     assert_eq!(outcome.counted_as(), "stopped", "{outcome:?}");
+    assert!(matches!(outcome, Outcome::TimedOut { out_of_time: true, .. }), "{outcome:?}");
     assert!(outcome.detail().unwrap().contains("left of the job's time budget"), "{outcome:?}");
     let barred = bench.service.quarantine(None, &PageRequest::first(9)).await.unwrap();
     assert_eq!(barred.items, []);

@@ -113,7 +113,10 @@ async fn what_its_watchdog_stopped_is_not_quarantined() {
         let tried = bench.tried(&id).await;
         let trial = tried.iter().find(|trial| trial.candidate == slow).unwrap();
         assert!(
-            matches!(trial.state.outcome(), Some(Outcome::TimedOut { stopped: true, .. })),
+            matches!(
+                trial.state.outcome(),
+                Some(Outcome::TimedOut { stopped: true, out_of_time: false, .. })
+            ),
             "{trial:?}"
         );
     }

@@ -216,18 +216,23 @@ impl Engine for CpuEngine {
         let (prepared, mut session) = self.ready(recipe)?;
         let began = Instant::now();
         let first = session.sample(&prepared, 1)?;
+        let clock = session.clock(effort.clock);
+        let alone = |cut| {
+            let timing = summary(vec![first], Clock::Isolated)?;
+            // A sample of a long call is that call alone by either clock.
+            let clock = if timing.tells(clock) { clock } else { Clock::Isolated };
+            Ok(timing.by(clock).cut_if(cut))
+        };
         if effort.gives_up_at(first) {
-            return summary(vec![first], Clock::Isolated);
+            return alone(false);
         }
         // No call can be ended, so what would end too late is not begun.
-        let alone = |first| summary(vec![first], Clock::Isolated).map(|timing| timing.cut_if(true));
         if !effort.fits(began, first * f64::from(effort.warmups.max(1))) {
-            return alone(first);
+            return alone(true);
         }
         for _ in 1..effort.warmups {
             session.run(&prepared)?;
         }
-        let clock = session.clock(effort.clock);
         let calls = session.calls(&prepared, clock)?;
         let (mut samples, mut spent_us, mut last, mut cut) = (Vec::new(), 0.0, first, false);
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
@@ -245,7 +250,7 @@ impl Engine for CpuEngine {
             samples.push(last);
         }
         if samples.is_empty() {
-            return alone(first);
+            return alone(true);
         }
         summary(samples, clock).map(|timing| timing.cut_if(cut))
     }

@@ -208,6 +208,17 @@ fn timings_respect_their_effort() {
         let early = Effort { left_ms: Some(60_000.0), ..EFFORT };
         let timing = engine.time(&recipes[0], &early).unwrap();
         assert_eq!((timing.samples_us.len(), timing.cut), (3, false));
+        // In between there are as many as fit.
+        let (left_ms, many) = (Some(30.0), 10_000_000);
+        let busy = Effort { left_ms, min_samples: many, max_samples: many, ..EFFORT };
+        let began = std::time::Instant::now();
+        let timing = engine.time(&recipes[0], &busy).unwrap();
+        let (samples, gone) = (timing.samples_us.len(), began.elapsed());
+        assert!(timing.cut && (1..many as usize).contains(&samples), "{samples}");
+        assert!(gone < std::time::Duration::from_secs(5), "{samples} samples in {gone:?}");
+        // One call alone, of a job whose clock is another, says so.
+        let late = Effort { clock: Clock::Pipelined, ..late };
+        assert!(!engine.time(&recipes[0], &late).unwrap().samples_us.is_empty());
         // By each clock, as far as calls can follow each other.
         let clock = Clock::Pipelined;
         let row = engine.time(&recipes[0], &Effort { clock, ..EFFORT }).unwrap();

@@ -1,6 +1,7 @@
 //! The CUDA engine: recipes compiled by NVRTC, run, verified and timed on one NVIDIA GPU, beside cuSPARSE.
 
 mod baseline;
+mod batches;
 mod bsr;
 pub mod cache;
 pub mod compile;

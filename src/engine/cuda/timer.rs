@@ -8,6 +8,9 @@
 //! is not counted (`pipelined`).
 
 use super::baseline::{Factors, Routine};
+use super::batches::{
+    MOST_SAMPLES, OWN_ENTRIES, VENDOR_ENTRIES, fitting_calls, fitting_times, portions, turns,
+};
 use super::context::{Buffer, Context, Event, HostFlag};
 use super::launch::{Launch, refused};
 use super::nvml::Monitor;
@@ -19,22 +22,6 @@ use crate::domain::{Clock, L2Policy, Timing};
 use crate::engine::EngineError;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Most samples of one batch: so many pairs of events there are.
-const MOST_SAMPLES: usize = 48;
-
-/// Most queue entries of one batch. The driver's queue holds about a thousand, and a full one would block the host before the
-/// gate opens. If calls are graphs, each of their launches may take one.
-const MOST_ENTRIES: usize = 10 * MOST_SAMPLES;
-
-/// Entries of a sample beside its calls: sweep, start, end.
-const OWN_ENTRIES: usize = 3;
-
-/// Entries of a vendor's call, at most about: zeroing, its kernels.
-const VENDOR_ENTRIES: usize = 7;
-
-/// Approximate measured time of one batch: short enough to follow the clocks, long enough to be worth reading them.
-const BATCH_US: f64 = 10_000.0;
 
 /// The longest time for which the gate stays closed.
 const GATE_NS: u64 = 50_000_000;
@@ -161,13 +148,20 @@ impl Timer {
         // It was verified before, so the kernel is loaded and its operands are on the device: one call suffices for an
         // estimate.
         let first = self.batch(&[once], policy)?.us;
+        let alone = |dropped| {
+            timing(first.clone(), dropped, Clock::Isolated).map(|timing| {
+                // A sample of a long call is that call alone by either clock.
+                let clock = if timing.tells(clock) { clock } else { Clock::Isolated };
+                timing.by(clock)
+            })
+        };
         if first.iter().any(|us| effort.gives_up_at(*us)) {
-            return timing(first, 0, Clock::Isolated);
+            return alone(0);
         }
         let slowest = first.iter().copied().fold(0.0, f64::max);
         // Warming up, an estimate, and one sample.
         if !effort.fits(began, slowest * f64::from(effort.warmups + 2)) {
-            return timing(first, 0, Clock::Isolated).map(|timing| timing.cut_if(true));
+            return alone(0).map(|timing| timing.cut_if(true));
         }
         self.warm_up(call, effort.warmups, policy)?;
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
@@ -186,7 +180,7 @@ impl Timer {
                 break;
             }
             let sample_us = streak.us(estimate_us);
-            if !kept.is_empty() && !effort.fits(began, sample_us) {
+            if ends(kept.len(), dropped, effort.fits(began, sample_us)) {
                 cut = true;
                 break;
             }
@@ -198,6 +192,9 @@ impl Timer {
                 true => dropped += batch.us.len(),
                 false => kept.extend(batch.us),
             }
+        }
+        if cut && kept.is_empty() {
+            return alone(dropped).map(|timing| timing.cut_if(true));
         }
         timing(kept, dropped, clock).map(|timing| timing.cut_if(cut))
     }
@@ -323,37 +320,10 @@ fn watch(streaks: &[Streak<'_>]) -> Result<(), EngineError> {
     all
 }
 
-/// The order of `fitting` rounds of so many calls after `done` others. Each round begins with another call, so that none always
-/// runs after the same other one, on what it left in L2.
-fn turns(calls: usize, done: usize, fitting: usize) -> Vec<usize> {
-    (0..calls * fitting).map(|turn| (turn + (done + turn / calls)) % calls).collect()
-}
-
-/// How many of the wanted calls, of so many entries each, one sample can span with the queue's bound; at least one.
-fn fitting_calls(wanted: u32, entries: usize) -> u32 {
-    let most = ((MOST_ENTRIES - OWN_ENTRIES) / entries.max(1)) as u32;
-    // One of them is not counted.
-    wanted.min(most.saturating_sub(1)).max(1)
-}
-
-/// How often something of this time, these entries and so many samples fits into a batch; at least once.
-fn fitting_times(us: f64, entries: usize, samples: usize) -> usize {
-    let most = (MOST_ENTRIES / entries.max(1)).min(MOST_SAMPLES / samples.max(1));
-    ((BATCH_US / us.max(1.0)) as usize).clamp(1, most.max(1))
-}
-
-/// The lengths of the batches that samples of these entries are divided into.
-fn portions(entries: &[usize]) -> Vec<usize> {
-    let (mut lengths, mut length, mut queued) = (Vec::new(), 0, 0);
-    for entries in entries {
-        if length > 0 && (length == MOST_SAMPLES || queued + entries > MOST_ENTRIES) {
-            lengths.push(length);
-            (length, queued) = (0, 0);
-        }
-        (length, queued) = (length + 1, queued + entries);
-    }
-    lengths.extend((length > 0).then_some(length));
-    lengths
+/// Whether sampling ends for want of time: where the next sample does not fit, unless it is the first. One that the device throttled
+/// counts as a first, or a device that always throttles would take twice the samples whatever the time.
+fn ends(kept: usize, dropped: usize, fits: bool) -> bool {
+    kept + dropped > 0 && !fits
 }
 
 fn timing(kept: Vec<f64>, dropped: usize, clock: Clock) -> Result<Timing, EngineError> {
@@ -367,59 +337,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_are_bounded_both_ways() {
-        let fitting = |us, launches| fitting_times(us, OWN_ENTRIES + launches, 1);
-        assert_eq!(fitting(0.0, 1), MOST_SAMPLES);
-        assert_eq!(fitting(2_000.0, 1), 5);
-        assert_eq!(fitting(1e9, 1), 1);
-        assert_eq!(fitting(0.0, VENDOR_ENTRIES), MOST_SAMPLES);
-        // Long programs share the queue.
-        assert_eq!(fitting(0.0, 45), 10);
-        assert_eq!(fitting(0.0, 100_000), 1);
-        // A round of many samples is divided instead.
-        assert_eq!(fitting_times(0.0, 17 * 10, 17), 2);
-        assert_eq!(fitting_times(0.0, 100, 100), 1);
-    }
-
-    #[test]
-    fn a_streak_is_no_longer_than_the_queue() {
-        assert_eq!(fitting_calls(1, 1), 1);
-        for entries in [1, 2, 3, 7, 14, 45, 159, 160, 239, 1000] {
-            for wanted in [1, 2, 5, 32] {
-                let calls = fitting_calls(wanted, entries);
-                let queued = OWN_ENTRIES + (calls + lead(calls)) as usize * entries;
-                assert!((1..=wanted).contains(&calls), "{wanted} of {entries}: {calls}");
-                assert!(calls == 1 || queued <= MOST_ENTRIES, "{wanted} of {entries}: {queued}");
-            }
-        }
-        assert_eq!(
-            [1, 14, 45, 238, 239].map(|entries| fitting_calls(32, entries)),
-            [32, 32, 9, 1, 1]
-        );
-    }
-
-    #[test]
-    fn samples_are_divided_into_batches_that_fit() {
-        assert_eq!(portions(&[]), [0; 0]);
-        assert_eq!(portions(&[4; 50]), [48, 2]);
-        assert_eq!(portions(&[234, 234, 36, 10]), [2, 2]);
-        assert_eq!(portions(&[10_000, 5, 10_000]), [1, 1, 1]);
-        let entries: Vec<usize> = (0..100).map(|at| 1 + at * 37 % 300).collect();
-        let lengths = portions(&entries);
-        assert_eq!(lengths.iter().sum::<usize>(), entries.len());
-        let mut rest = &entries[..];
-        for length in lengths {
-            let (part, later) = rest.split_at(length);
-            assert!(part.len() <= MOST_SAMPLES && part.iter().sum::<usize>() <= MOST_ENTRIES);
-            rest = later;
-        }
-    }
-
-    #[test]
-    fn every_round_begins_with_another_call() {
-        assert_eq!(turns(3, 0, 2), [0, 1, 2, 1, 2, 0]);
-        assert_eq!(turns(3, 2, 2), [2, 0, 1, 0, 1, 2]);
-        assert_eq!(turns(1, 5, 3), [0, 0, 0]);
+    fn a_device_that_throttles_is_not_sampled_beyond_the_time() {
+        assert!(!ends(0, 0, false) && ends(1, 0, false) && ends(0, 1, false));
+        assert!(!ends(0, 1, true) && !ends(1, 1, true));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub async fn plan(
         Clocks::of([timing].into_iter().chain(outcomes.other.get(at).into_iter().flatten()))
     };
     let candidate = winner.candidate.clone();
-    let baseline = baseline(device, &outcomes.contenders, clocks);
+    let baseline = baseline(device, &outcomes.contenders, winner.timing.clock, clocks);
     let median_us = winner.timing.median_us;
     let (rel_error, resources) = match recorder.known(&candidate) {
         Some(Outcome::Measured { rel_error, resources, .. }) => (*rel_error, *resources),
@@ -97,7 +97,7 @@ pub async fn plan(
         alternatives: Vec::new(),
         preprocess_ms: Some(winner.preprocess_ms),
         expected_calls: request.expected_calls,
-        no_baseline: baseline.is_none().then(|| no_baseline(recorder)),
+        no_baseline: baseline.is_none().then(|| no_baseline(recorder, winner.timing.clock)),
         break_even_calls: baseline.as_ref().and_then(|baseline| break_even(winner, baseline)),
         baseline,
         validity: Validity {
@@ -144,13 +144,14 @@ fn finalists(contenders: &[Contender]) -> Vec<Finalist> {
     finals
 }
 
-/// The fastest vendor routine of the finals.
+/// The fastest vendor routine of the finals that has a time by the winner's clock: without finals, one that was cut may have another.
 fn baseline(
     device: &Device,
     contenders: &[Contender],
+    clock: Clock,
     clocks: impl Fn(usize) -> Clocks,
 ) -> Option<Baseline> {
-    let at = contenders.iter().position(|c| c.candidate.is_baseline())?;
+    let at = contenders.iter().position(|c| c.candidate.is_baseline() && c.timing.tells(clock))?;
     let vendor = &contenders[at];
     let algorithm = vendor.candidate.text(ALGORITHM).unwrap_or_default();
     let (name, version) = device.library_of(algorithm);
@@ -168,7 +169,7 @@ fn baseline(
 const MOST_SAID: usize = 200;
 
 /// What became of the vendor's routines, for a plan that could not be compared with any.
-fn no_baseline(recorder: &Recorder) -> String {
+fn no_baseline(recorder: &Recorder, clock: Clock) -> String {
     let tried = recorder.tried().into_iter().filter(|(candidate, _)| candidate.is_baseline());
     let told: Vec<String> = tried
         .map(|(candidate, outcome)| {
@@ -176,6 +177,12 @@ fn no_baseline(recorder: &Recorder) -> String {
             let said: String =
                 outcome.detail().unwrap_or_default().chars().take(MOST_SAID).collect();
             match outcome {
+                Outcome::Measured { timing, .. } if !timing.tells(clock) => format!(
+                    "{name} was cut by the job's time: {:.1} us for {}, which does not compare with {}",
+                    timing.median_us,
+                    timing.clock.how(),
+                    clock.how()
+                ),
                 Outcome::Measured { .. } => format!("{name} ran alone, but not in the finals"),
                 failed => format!("{name} {}: {said}", failed.counted_as()),
             }

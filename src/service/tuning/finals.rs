@@ -1,13 +1,13 @@
 //! The finals of a session: the best candidates and the best vendor routine are timed alternately, and the winner is
 //! decided.
 
+use super::contenders::{best_of, decide, of_few_preparations};
 use super::session::{Session, SessionError};
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
-use crate::domain::{Candidate, Clock, Outcome, Search, SearchStrategy, Stage, Timing};
-use crate::ops::Kernels;
+use crate::domain::{Candidate, Clock, Outcome, SearchStrategy, Stage, Timing};
 use crate::pool::PoolError;
-use crate::search::{self, Budget, Contender, Decision, Samples};
+use crate::search::{Budget, Contender, Decision, Samples};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -34,7 +34,6 @@ const SETUP: f64 = 0.3;
 /// All recipes of the finals are in memory at the same time. For a matrix with more entries than this, the first rung
 /// takes contenders of only a few preparations.
 const LARGE: u64 = 1_000_000;
-const FEW_PREPARATIONS: usize = 4;
 
 /// The pool's default deadline for one call of a candidate.
 const POOLS_OWN: Duration = Duration::from_secs(10);
@@ -52,8 +51,7 @@ pub struct Finals {
 impl Session<'_> {
     /// The clock by which the job's candidates are timed and chosen.
     pub(super) fn clock(&self) -> Clock {
-        let asked = self.recorder.job.request.search.clock;
-        asked.unwrap_or(Clock::of_earlier_versions()).under(self.service.settings().l2_policy)
+        self.recorder.clock()
     }
 
     /// Times the best candidates and the best vendor routine alternately, decides, and reads the other clock for those that a
@@ -70,7 +68,7 @@ impl Session<'_> {
         let halving = matches!(strategy, SearchStrategy::Halving | SearchStrategy::Full);
         let [many, few] = self.measuring.rungs;
         let places = if halving { many } else { self.measuring.finalists };
-        let mut contenders = best_of(self.measured(), places, expected_calls);
+        let mut contenders = best_of(self.measured(), places, expected_calls, clock);
         if contenders.is_empty() {
             return Err(SessionError::Hopeless(self.nothing_ran()));
         }
@@ -86,7 +84,7 @@ impl Session<'_> {
                 self.pair(&mut contenders, rounds, clock).await?;
                 ms -= first;
             }
-            contenders = best_of(contenders, few, expected_calls);
+            contenders = best_of(contenders, few, expected_calls, clock);
         }
         let samples = match self.rounds(&contenders, clock, budget, (ms, self.measuring.rounds)) {
             Some(rounds) => self.pair(&mut contenders, rounds, clock).await?,
@@ -94,7 +92,7 @@ impl Session<'_> {
         };
         loop {
             let search = &self.recorder.job.request.search;
-            let decision = decide(&contenders, search, expected_calls, samples)
+            let decision = decide(&contenders, search, expected_calls, samples, clock)
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
             // If the finals failed, one of the finalists is the cause, so the winner must run successfully once more.
             if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
@@ -138,8 +136,8 @@ impl Session<'_> {
     /// About how long the finals of the best so far take: trials leave this much of the budget.
     pub(super) fn finals_need(&self) -> Duration {
         let request = &self.recorder.job.request;
-        let best = best_of(self.measured(), self.measuring.finalists, request.expected_calls);
-        let clock = self.clock();
+        let (clock, places) = (self.clock(), self.measuring.finalists);
+        let best = best_of(self.measured(), places, request.expected_calls, clock);
         let us = |clock: Clock| -> f64 {
             best.iter().map(|c| clock.sample_us(c.timing.median_us)).sum::<f64>()
                 * f64::from(FEWEST_ROUNDS + WARM_UP)
@@ -277,159 +275,13 @@ impl Session<'_> {
     }
 }
 
-/// Decides among the contenders of the families that were asked for. Only if there are none may another win: the vendor's
-/// routine, where nothing else ran.
-fn decide(
-    contenders: &[Contender],
-    search: &Search,
-    expected_calls: Option<u64>,
-    samples: Samples,
-) -> Option<Decision> {
-    let asked = |at: &usize| search.admits(&contenders[*at].candidate.family);
-    let places: Vec<usize> = (0..contenders.len()).filter(asked).collect();
-    if places.is_empty() {
-        return search::decide(contenders, expected_calls, samples);
-    }
-    let among: Vec<Contender> = places.iter().map(|&at| contenders[at].clone()).collect();
-    let decision = search::decide(&among, expected_calls, samples)?;
-    let runner_up = decision.runner_up.map(|at| places[at]);
-    Some(Decision { winner: places[decision.winner], runner_up, ..decision })
-}
-
 fn give_up_us(median_us: f64) -> f64 {
     (GIVE_UP * median_us).max(PATIENT_US)
-}
-
-/// The `places` cheapest measured candidates in order, then the vendor's fastest routine, and its cheapest if that is
-/// another: the baseline is the vendor's fastest call, and for few calls its cheapest routine competes as well.
-///
-/// If preprocessing counts, the cheapest candidate for a single call is added at the front if it is not among them:
-/// preprocessing is timed only once, and noise must not exclude the candidate that needs the least of it.
-fn best_of(
-    mut measured: Vec<Contender>,
-    places: usize,
-    expected_calls: Option<u64>,
-) -> Vec<Contender> {
-    let by_cost =
-        |a: &Contender, b: &Contender, calls| a.cost_us(calls).total_cmp(&b.cost_us(calls));
-    measured.sort_by(|a, b| by_cost(a, b, expected_calls));
-    let (vendors, mut measured): (Vec<_>, Vec<_>) =
-        measured.into_iter().partition(|c| c.candidate.is_baseline());
-    let cheapest = vendors.first().cloned();
-    let fastest =
-        vendors.into_iter().min_by(|a, b| a.timing.median_us.total_cmp(&b.timing.median_us));
-    let cheapest = cheapest.filter(|c| fastest.as_ref().is_none_or(|f| f.candidate != c.candidate));
-    let rest = measured.split_off(places.min(measured.len()));
-    if expected_calls.is_some()
-        && let Some(light) = rest.into_iter().min_by(|a, b| by_cost(a, b, Some(1)))
-        && measured.iter().all(|c| by_cost(&light, c, Some(1)).is_lt())
-    {
-        measured.insert(0, light);
-    }
-    measured.extend(fastest.into_iter().chain(cheapest));
-    measured
-}
-
-/// The contenders that share one of the first few preparations, and vendor routines.
-fn of_few_preparations(contenders: Vec<Contender>, kernels: Kernels) -> Vec<Contender> {
-    let mut known: Vec<String> = Vec::new();
-    let shares = |contender: &Contender| {
-        let name = kernels.preparation(&contender.candidate);
-        if contender.candidate.family == VENDOR || known.contains(&name) {
-            return true;
-        }
-        let room = known.len() < FEW_PREPARATIONS;
-        if room {
-            known.push(name);
-        }
-        room
-    };
-    contenders.into_iter().filter(shares).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{DeviceKind, Op, Timing};
-
-    #[test]
-    fn the_finals_of_a_large_matrix_have_few_preparations() {
-        let contender = |candidate: Candidate| {
-            let timing = Timing::of(vec![1.0], 0).unwrap();
-            Contender { candidate, timing, preprocess_ms: 0.0, complexity: 0 }
-        };
-        let ag = |merge: i64, tpr: i64| {
-            contender(Candidate::new("ag").with("merge", merge).with("tpr", tpr))
-        };
-        let mut all: Vec<Contender> = (1..=6).map(|merge| ag(merge, 1)).collect();
-        all.extend([ag(1, 2), ag(6, 2), contender(Candidate::new(VENDOR))]);
-        let kernels = Kernels { op: Op::Sptrsv, device: DeviceKind::Cuda };
-        let kept = of_few_preparations(all, kernels).into_iter().map(|c| c.candidate);
-        let kept: Vec<_> = kept.collect();
-        let merges: Vec<_> = kept.iter().map(|candidate| candidate.int("merge")).collect();
-        assert_eq!(merges, [Some(1), Some(2), Some(3), Some(4), Some(1), None]);
-    }
-
-    /// Preprocessing in milliseconds, time per call in microseconds.
-    fn costing(name: &str, preprocess_ms: f64, median_us: f64) -> Contender {
-        let timing = Timing::of(vec![median_us], 0).unwrap();
-        let candidate = match name {
-            VENDOR => Candidate::new(name).with_text("algorithm", "mkl_mm"),
-            own => Candidate::new(own),
-        };
-        Contender { candidate, timing, preprocess_ms, complexity: 1 }
-    }
-
-    #[test]
-    fn the_finals_consist_of_the_lowest_total_costs() {
-        let all = [
-            costing("packed", 5.0, 10.0),
-            costing("packed more", 6.0, 9.0),
-            costing("ordered", 1.0, 14.0),
-            costing("bare", 0.0, 30.0),
-            costing("bare and slow", 0.0, 40.0),
-            costing(VENDOR, 0.0, 50.0),
-        ];
-        let finals = |calls| {
-            let best = best_of(all.to_vec(), 2, calls);
-            let winner = search::decide(&best, calls, Samples::Paired).map(|d| d.winner);
-            let names: Vec<String> = best.iter().map(|c| c.candidate.family.clone()).collect();
-            (winner.map(|winner| names[winner].clone()).unwrap_or_default(), names)
-        };
-        assert_eq!(
-            finals(None),
-            ("packed more".into(), ["packed more", "packed", VENDOR].map(String::from).into())
-        );
-        assert_eq!(
-            finals(Some(1)),
-            ("bare".into(), ["bare", "bare and slow", VENDOR].map(String::from).into())
-        );
-        assert_eq!(
-            finals(Some(100)),
-            ("ordered".into(), ["ordered", "bare", VENDOR].map(String::from).into())
-        );
-        let (winner, names) = finals(Some(1_000_000));
-        assert_eq!((&*winner, &*names[0]), ("packed more", "bare"), "{names:?}");
-    }
-
-    #[test]
-    fn only_what_was_asked_for_wins_unless_nothing_else_ran() {
-        let all =
-            [costing("packed", 0.0, 30.0), costing("bare", 0.0, 40.0), costing(VENDOR, 0.0, 1.0)];
-        let winner = |contenders: &[Contender], families: &[&str]| {
-            let families = families.iter().map(|&family| family.to_owned()).collect();
-            let search = Search { families, ..Search::default() };
-            let decision = decide(contenders, &search, None, Samples::Paired).unwrap();
-            let name = |at: usize| contenders[at].candidate.family.clone();
-            (name(decision.winner), decision.runner_up.map(name))
-        };
-        let (packed, bare) = ("packed".to_owned(), "bare".to_owned());
-        assert_eq!(winner(&all, &[]), (VENDOR.to_owned(), Some(packed.clone())));
-        assert_eq!(winner(&all, &["bare"]), (bare.clone(), None));
-        assert_eq!(winner(&all, &["bare", "packed"]), (packed, Some(bare)));
-        assert_eq!(winner(&all, &["bare", VENDOR]).0, VENDOR);
-        assert_eq!(winner(&all[2..], &["bare"]), (VENDOR.to_owned(), None));
-    }
 
     #[test]
     fn a_slow_finalist_is_not_stopped_early() {

@@ -21,9 +21,6 @@ use tracing::Instrument;
 /// Time allowed for a first call in addition to the kernel itself: loading its module, poisoning buffers, comparing.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// What is said of a trial that was ended because the job's time was.
-const BEYOND_THE_BUDGET: &str = "it ran longer than what was left of the job's time budget";
-
 /// Number of candidates lowered and compiled ahead: enough to keep the compiler threads busy, few enough that their
 /// packed arrays fit into memory.
 const AHEAD: usize = 32;
@@ -184,29 +181,17 @@ impl Session<'_> {
                 SearchStrategy::Halving | SearchStrategy::Sampled => self.measuring.brief,
                 _ => self.measuring.effort,
             };
-            let share = budget.share();
-            let left_ms = share.map(|share| share.as_secs_f64() * 1e3);
+            let left_ms = budget.share().map(|share| share.as_secs_f64() * 1e3);
             let effort = Effort { give_up_us, clock: self.clock(), left_ms, needed, ..effort };
-            let usual = self.patience();
-            // A call that does not come back is not waited for beyond the job's time.
-            let rest = share.filter(|_| !needed).map(|share| share.saturating_add(SLACK));
-            let cut = rest.filter(|rest| usual.is_none_or(|usual| *rest < usual));
-            let patience = cut.or(usual);
-            let measured =
-                self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?;
+            let (patience, stop) = (self.patience(), &self.signals.stop);
+            let measured = self.evaluator.measure(candidate, effort, patience, stop).await?;
             let resources = measured.compiled.and_then(|compiled| compiled.resources);
             self.compiled.extend(resources.map(|resources| (candidate.clone(), resources)));
-            match measured.outcome {
-                // Within the usual patience it might have ended, so that it says nothing of other jobs.
-                Outcome::TimedOut { detail, stopped: false } if cut.is_some() => {
-                    let detail = format!("{BEYOND_THE_BUDGET}: {detail}");
-                    Outcome::TimedOut { detail, stopped: true }
-                }
-                outcome => outcome,
-            }
+            measured.outcome
         };
         self.tell_interruptions().await?;
-        if let Outcome::TimedOut { detail, stopped: false } | Outcome::Crashed { detail } = &outcome
+        if let Outcome::TimedOut { detail, stopped: false, .. } | Outcome::Crashed { detail } =
+            &outcome
         {
             self.quarantine(context, candidate, outcome.state(), detail).await?;
         }

@@ -1,6 +1,7 @@
 //! Tuning: a worker claims jobs for its device and turns each into a plan, trial by trial, recording every step.
 
 mod answer;
+mod contenders;
 mod device_lock;
 mod exported;
 mod finals;

@@ -3,8 +3,8 @@
 
 use crate::domain::job::{Best, Outlook, Progress};
 use crate::domain::{
-    Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Removal, Stage, Timestamp, Trial,
-    TrialState, discreet,
+    Candidate, CandidateId, Clock, EventKind, FunnelStep, Job, Outcome, Removal, Stage, Timestamp,
+    Timing, Trial, TrialState, discreet,
 };
 use crate::service::Service;
 use crate::service::lease::LeaseSignals;
@@ -82,11 +82,15 @@ impl Recorder {
             .collect()
     }
 
-    /// Predicted and measured microseconds of all trials that have both; vendor routines have no prediction.
+    /// Predicted and measured microseconds of all trials that have both; vendor routines have no prediction, and a trial that was
+    /// cut may have but its first call.
     pub fn predictions(&self) -> Vec<(f64, f64)> {
         let mut trials: Vec<&Trial> = self.trials.values().collect();
         trials.sort_by_key(|trial| trial.ordinal);
-        let pair = |trial: &Trial| Some((trial.predicted_us?, trial.state.outcome()?.median_us()?));
+        let pair = |trial: &Trial| {
+            let timing = trial.state.outcome()?.timing().filter(|timing| !timing.cut)?;
+            Some((trial.predicted_us?, timing.median_us))
+        };
         trials.into_iter().filter_map(pair).collect()
     }
 
@@ -192,19 +196,17 @@ impl Recorder {
         self.signals.lasting(|| store.update(&self.fence, &work)).await
     }
 
-    /// The fastest measured candidate that may win, with its speed-up over the fastest vendor routine.
+    /// The clock by which the job's candidates are timed and chosen.
+    pub fn clock(&self) -> Clock {
+        let asked = self.job.request.search.clock;
+        asked.unwrap_or(Clock::of_earlier_versions()).under(self.service.settings().l2_policy)
+    }
+
     fn best(&self) -> Option<Best> {
         let tried = self.tried();
-        let medians = tried.iter().filter_map(|(c, o)| o.median_us().map(|us| (*c, us)));
+        let timed = tried.into_iter().filter_map(|(c, outcome)| Some((c, outcome.timing()?)));
         let search = &self.job.request.search;
-        let may_win = medians.clone().filter(|(candidate, _)| search.admits(&candidate.family));
-        let (candidate, median_us) = may_win.min_by(|a, b| a.1.total_cmp(&b.1))?;
-        let baseline = medians
-            .filter(|(candidate, _)| candidate.is_baseline())
-            .map(|(_, us)| us)
-            .min_by(f64::total_cmp);
-        let speedup = baseline.map(|baseline| baseline / median_us);
-        Some(Best { candidate: candidate.clone(), median_us, speedup })
+        best_of(timed, |candidate| search.admits(&candidate.family), self.clock())
     }
 
     fn trial(&mut self, candidate: &Candidate, state: TrialState, known: Known) -> Trial {
@@ -220,5 +222,64 @@ impl Recorder {
             features: known.features,
             created_at: Timestamp::now(),
         }
+    }
+}
+
+/// The fastest candidate that may win, with its speed-up over the fastest vendor routine. Only times by one clock are compared, the job's
+/// unless no candidate has one: a trial that was cut may have but the time of one call alone.
+fn best_of<'t>(
+    timed: impl Iterator<Item = (&'t Candidate, &'t Timing)> + Clone,
+    may_win: impl Fn(&Candidate) -> bool,
+    clock: Clock,
+) -> Option<Best> {
+    let own = || timed.clone().filter(|(candidate, _)| may_win(candidate));
+    let clock = clock.in_common(own().map(|(_, timing)| timing));
+    let median = |timing: &Timing| timing.tells(clock).then_some(timing.median_us);
+    let medians = own().filter_map(|(candidate, timing)| Some((candidate, median(timing)?)));
+    let (candidate, median_us) = medians.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let baselines = timed.clone().filter(|(candidate, _)| candidate.is_baseline());
+    let baseline = baselines.filter_map(|(_, timing)| median(timing)).min_by(f64::total_cmp);
+    let speedup = baseline.map(|baseline| baseline / median_us);
+    Some(Best { candidate: candidate.clone(), median_us, speedup })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::candidate::VENDOR;
+
+    #[test]
+    fn the_best_is_the_best_by_one_clock() {
+        let (alone, row) = (Clock::Isolated, Clock::Pipelined);
+        let best = |times: &[(&str, f64, Clock)]| {
+            let timed: Vec<(Candidate, Timing)> = times
+                .iter()
+                .map(|(name, us, clock)| {
+                    let candidate = Candidate::new(name).with_text("algorithm", "mkl_mm");
+                    (candidate, Timing::of(vec![*us], 0).unwrap().by(*clock))
+                })
+                .collect();
+            let best = best_of(timed.iter().map(|(c, t)| (c, t)), |_| true, row).unwrap();
+            (best.candidate.family, best.speedup)
+        };
+        let is = |name: &str, speedup| (name.to_owned(), speedup);
+        assert_eq!(
+            best(&[("a", 10.0, row), ("b", 20.0, row), (VENDOR, 30.0, row)]),
+            is("a", Some(3.0))
+        );
+        // A first call alone is no time by the job's clock.
+        assert_eq!(
+            best(&[("a", 10.0, alone), ("b", 20.0, row), (VENDOR, 30.0, row)]),
+            is("b", Some(1.5))
+        );
+        assert_eq!(best(&[("a", 10.0, row), (VENDOR, 30.0, alone)]), is("a", None));
+        assert_eq!(best(&[("a", 10.0, alone), (VENDOR, 30.0, row)]), is(VENDOR, Some(1.0)));
+        assert_eq!(best(&[("a", 10.0, alone), (VENDOR, 30.0, alone)]), is("a", Some(3.0)));
+        // A call this long is alone by either.
+        assert_eq!(best(&[("a", 10.0, alone), (VENDOR, 3000.0, row)]), is("a", Some(300.0)));
+        assert_eq!(
+            best(&[("a", 1000.0, alone), (VENDOR, 30.0, row), ("b", 20.0, row)]),
+            is("b", Some(1.5))
+        );
     }
 }

@@ -39,7 +39,9 @@ pub(super) const GROUPS: &str =
 pub(super) const ROWS: &str = "SELECT t.job, t.ordinal, t.state, t.version, t.features,
          CASE WHEN json_valid(t.body) THEN t.body -> '$.candidate' END AS candidate,
          CASE WHEN json_valid(t.body) THEN t.body -> '$.predicted_us' END AS predicted,
-         CASE WHEN json_valid(t.body) THEN t.body -> '$.state.timing.median_us' END AS median
+         CASE WHEN json_valid(t.body) THEN t.body -> '$.state.timing.median_us' END AS median,
+         CASE WHEN json_valid(t.body) THEN t.body -> '$.state.timing.cut' END AS cut,
+         CASE WHEN json_valid(t.body) THEN t.body -> '$.state.out_of_time' END AS out_of_time
      FROM json_each($1) page
      /*[*/CROSS JOIN/*|JOIN]*/ trials t /*[*/INDEXED BY trials_tried/*|]*/ ON t.job = page.value AND t.state <> 'pruned'
      WHERE t.features IS NOT NULL ORDER BY page.key, t.ordinal";

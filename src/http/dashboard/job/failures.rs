@@ -77,8 +77,8 @@ pub fn detail(outcome: &Outcome) -> Option<&str> {
     }
 }
 
-/// The kinds of failure, as in [`Outcome::counted_as`], each with the CSS class of its badge. A refusal is harmless, and a
-/// kernel that stopped itself is only slow.
+/// The kinds of failure, as in [`Outcome::counted_as`], each with the CSS class of its badge. A refusal is harmless, and so
+/// is what was stopped: its kernel stopped itself, being slow, or the job had no time left for it.
 pub const TONES: [(&str, &str); 6] = [
     ("compile_failed", "warn"),
     ("refused", "idle"),
@@ -115,7 +115,10 @@ mod tests {
     #[test]
     fn equal_reasons_are_told_once_and_counted() {
         let refused = |detail: &str| Outcome::Refused { detail: detail.to_owned() };
-        let late = |stopped| Outcome::TimedOut { detail: "late".to_owned(), stopped };
+        let late = |stopped| {
+            let detail = "late".to_owned();
+            Outcome::TimedOut { detail, stopped, out_of_time: false }
+        };
         let outcomes = [refused("a"), late(false), refused("a"), refused("b"), late(true)];
         let trials: Vec<Trial> = outcomes.into_iter().zip(0..).map(|(o, n)| failed(n, o)).collect();
         let told: Vec<(String, usize, usize)> =

@@ -77,10 +77,13 @@ struct TriedRow {
     candidate: Option<String>,
     predicted: Option<String>,
     median: Option<String>,
+    cut: Option<String>,
+    out_of_time: Option<String>,
 }
 
 impl TriedRow {
-    fn row(&self) -> Result<TrainingRow> {
+    /// `None` if the job's time ended the trial: it has no time or one of few samples, which say nothing of the candidate.
+    fn row(&self) -> Result<Option<TrainingRow>> {
         if self.version != Trial::VERSION {
             let why = format!(
                 "it has version {}, but this program knows {}",
@@ -100,7 +103,11 @@ impl TriedRow {
             return Err(codec::corrupt(Trial::WHAT, why));
         }
         let own = codec::read_floats("trial features", &self.features)?;
-        Ok(TrainingRow { candidate, own, us, predicted_us })
+        let is = |part: &Option<String>| -> Result<bool> {
+            codec::decode_part(Trial::WHAT, part.as_deref().unwrap_or("false"))
+        };
+        let ended_early = is(&self.cut)? || is(&self.out_of_time)?;
+        Ok((!ended_early).then_some(TrainingRow { candidate, own, us, predicted_us }))
     }
 }
 
@@ -116,7 +123,7 @@ pub(super) async fn fill(tx: &mut Connection, groups: &mut [TrainingGroup]) -> R
     for row in rows {
         if let Some(group) = places.get(&row.job).and_then(|place| groups.get_mut(*place)) {
             match row.row() {
-                Ok(row) => group.rows.push(row),
+                Ok(row) => group.rows.extend(row),
                 Err(error) => {
                     let TriedRow { job, ordinal, .. } = row;
                     tracing::error!(job, ordinal, %error, "an unreadable trial is left out of the training data");
