@@ -5,6 +5,7 @@ use crate::domain::outcome::FEWEST_FOR_INTERVAL;
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
 use crate::explain::WHY_SLOWER;
+use crate::service::{MEASURED_BY_POST, STORED_BY_POST, UNSTORED};
 use crate::usage::{Place, ways};
 use crate::wire::{Lookup, Matrix, Open, Plan, Role, Trial};
 use comfy_table::{
@@ -357,10 +358,11 @@ pub fn lookup(lookup: &Lookup) -> String {
 
 /// What the API says of its requests, in the commands of who reads this.
 fn by_commands(reason: &str) -> String {
-    let kept = "it is not stored and cannot be found by its id: the same lookup by POST stores it";
+    let unstored = "it is not stored, so it has no page";
     reason
-        .replace(kept, "it is not stored, so it has no page")
-        .replace("POST /v1/jobs measures it", "`sparsetune submit` measures it")
+        .replace(&format!("{UNSTORED}: {STORED_BY_POST}"), unstored)
+        .replace(UNSTORED, unstored)
+        .replace(MEASURED_BY_POST, "`sparsetune submit` measures it")
 }
 
 /// What two plans take together, one call after the other, if both were measured by the same clock.

@@ -45,7 +45,7 @@ pub(super) enum Guess {
 
 /// Where a predicted plan is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// In the store, by its id.
     Stored,
     /// Only in this answer, and in this process for the next.

@@ -25,6 +25,28 @@ pub struct LookupQuery {
     pub predicted: bool,
 }
 
+/// How a plan that is in the answer alone is told, up to why it is; the command line has its own words for it.
+pub const UNSTORED: &str = "it is not stored and cannot be found by its id";
+/// What stores such a plan, and what measures one, as requests of the API.
+pub const STORED_BY_POST: &str = "the same lookup by POST stores it";
+pub const MEASURED_BY_POST: &str = "POST /v1/jobs measures it";
+
+/// What is said of a predicted plan.
+pub(crate) fn of_predicted(model: &str) -> String {
+    format!("this plan is predicted by {model} and was not measured: {MEASURED_BY_POST}")
+}
+
+/// Why it is not in the store, if it is not.
+pub(crate) fn of_unstored(found: &Found) -> Option<String> {
+    let why = match found {
+        Found::Stored => return None,
+        Found::Made => STORED_BY_POST.to_owned(),
+        Found::NoRoom => format!("the pattern already has {MOST_STORED} predicted plans"),
+        Found::OverQuota(exceeded) => exceeded.to_string(),
+    };
+    Some(format!("{UNSTORED}: {why}"))
+}
+
 /// What a lookup may leave behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeping {
@@ -160,21 +182,8 @@ impl Service {
                 let analytic = plan.predicted.as_ref().map(|said| said.model.clone());
                 let model = plan.provenance.ranked_by().or(analytic);
                 let model = model.unwrap_or_else(|| "no model".to_owned());
-                answer.reasons.push(format!(
-                    "this plan is predicted by {model} and was not measured: POST /v1/jobs measures it"
-                ));
-                match found {
-                    Found::Stored => {}
-                    Found::Made => answer.reasons.push(
-                        "it is not stored and cannot be found by its id: the same lookup by POST stores it".to_owned(),
-                    ),
-                    Found::NoRoom => answer.reasons.push(format!(
-                        "it is not stored and cannot be found by its id: the pattern already has {MOST_STORED} predicted plans"
-                    )),
-                    Found::OverQuota(exceeded) => answer.reasons.push(format!(
-                        "it is not stored and cannot be found by its id: {exceeded}"
-                    )),
-                }
+                answer.reasons.push(of_predicted(&model));
+                answer.reasons.extend(of_unstored(&found));
                 Ok(Lookup { grade: Grade::Predicted, plan: Some(*plan), ..answer })
             }
             Guess::None(why) => {

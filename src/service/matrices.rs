@@ -92,7 +92,8 @@ impl Service {
             return Ok(self.store.sorted_matrices(None, order, page).await?);
         };
         let mut found = Vec::new();
-        if page.after.is_none() && text.len() >= FEWEST_DIGITS {
+        // On later pages as well, to leave them out: those whose name contains their own digits were shown.
+        if text.len() >= FEWEST_DIGITS {
             let digits = text.to_ascii_lowercase();
             let (first, last) = (format!("{digits:0<64}"), format!("{digits:f<64}"));
             if let (Ok(first), Ok(last)) = (first.parse(), last.parse()) {
@@ -104,6 +105,9 @@ impl Service {
         let mut named = self.store.sorted_matrices(Some(text), order, page).await?;
         let known: HashSet<Digest> = found.iter().map(|matrix| matrix.digest).collect();
         named.items.retain(|matrix| !known.contains(&matrix.digest));
+        if page.after.is_some() {
+            return Ok(named);
+        }
         found.append(&mut named.items);
         Ok(Page { items: found, next: named.next })
     }

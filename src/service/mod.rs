@@ -54,10 +54,14 @@ pub use drawings::PAGE_SPY;
 pub use drift::DriftSettings;
 pub use error::{Lack, Result, ServiceError};
 pub use events::EventStream;
+#[cfg(test)]
+pub(crate) use guesses::Found;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
 pub use learning::{ModelStanding, Ranked};
-pub use lookup::LookupQuery;
+pub use lookup::{LookupQuery, MEASURED_BY_POST, STORED_BY_POST, UNSTORED};
+#[cfg(test)]
+pub(crate) use lookup::{of_predicted, of_unstored};
 pub use matrices::meant;
 pub use overview::{ClassFigures, Learnt, LearntVersion, Overview};
 pub use plans::Blob;

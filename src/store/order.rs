@@ -1,4 +1,5 @@
-//! The orders in which lists are read: by what has an index, so that a page costs what it shows.
+//! The orders in which lists are read: by what has an index, so that a page of a whole list costs what it shows. Of a list that is filtered, or
+//! searched for a name, the newest 20,000 that its filter's index finds are sorted, so that a page costs what these do at most.
 
 use serde::Deserialize;
 

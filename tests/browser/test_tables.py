@@ -31,8 +31,8 @@ def test_a_table_is_sorted_and_its_order_is_in_the_address(visit, board):
 
 
 def test_a_heading_sorts_all_pages_and_keeps_what_was_picked(visit, board):
-    page = visit("/matrices?limit=1")
-    page.locator("#matrices [data-compare]").check()
+    page = visit("/matrices")
+    page.locator("#matrices [data-compare]").first.check()
     head = page.locator("#matrices th", has=page.get_by_role("link", name="Nonzeros"))
     expect(head).not_to_have_attribute("aria-sort", re.compile("."))
     sizes = lambda: page.locator("#matrices tbody td:nth-child(5)").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
@@ -51,6 +51,14 @@ def test_a_heading_sorts_all_pages_and_keeps_what_was_picked(visit, board):
     head.get_by_role("link").click()
     expect(head).to_have_attribute("aria-sort", "descending")
     expect(page.locator("th[data-sort=longest]")).not_to_have_attribute("aria-sort", re.compile("."))
+
+
+def test_an_order_that_is_the_servers_now_leaves_the_address(visit, board):
+    page = visit("/matrices#sort-matrices=rows.down&pick-matrices=a")
+    page.wait_for_url(re.compile(r"/matrices#pick-matrices=a$"))
+    page.evaluate("location.hash = 'sort-matrices=longest'")
+    expect(page.locator("th[data-sort=longest]")).to_have_attribute("aria-sort", "ascending")
+    assert page.url.endswith("#sort-matrices=longest")
 
 
 def test_jobs_stay_sorted_when_the_list_is_renewed_and_compare_side_by_side(visit, board):

@@ -61,22 +61,59 @@ async fn matrices_are_sorted_by_the_api_and_by_the_headings_of_their_page() {
     let html = page(&app, "/matrices?limit=2&sort=rows&order=asc").await;
     let (tag, link) = heading(&html, "Rows × columns");
     assert!(tag.contains("aria-sort=\"ascending\""), "{tag}");
-    assert_eq!(link, "/matrices?sort=rows&order=desc");
+    assert_eq!(link, "/matrices?sort=rows&order=desc&limit=2");
     let (tag, link) = heading(&html, "Nonzeros");
-    assert!(!tag.contains("aria-sort") && link == "/matrices?sort=nnz&order=desc", "{tag}");
+    assert!(!tag.contains("aria-sort") && link == "/matrices?sort=nnz&order=desc&limit=2", "{tag}");
     // The order that nobody asks for has no parameters.
-    assert_eq!(heading(&html, "Uploaded").1, "/matrices");
+    assert_eq!(heading(&html, "Uploaded").1, "/matrices?limit=2");
+    assert_eq!(
+        heading(&page(&app, "/matrices").await, "Uploaded").1,
+        "/matrices?sort=created_at&order=asc"
+    );
     let (four, six) = (html.find("4 × 4").unwrap(), html.find("6 × 6").unwrap());
     assert!(four < six && !html.contains("7 × 7"));
     let next = html.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
     let next = next.replace("&#38;", "&");
-    assert!(next.starts_with("/matrices?sort=rows&order=asc&cursor="), "{next}");
-    let rest = page(&app, &format!("{next}&limit=2")).await;
+    assert!(next.starts_with("/matrices?sort=rows&order=asc&limit=2&cursor="), "{next}");
+    let rest = page(&app, &next).await;
     assert!(rest.contains("7 × 7") && rest.contains("9 × 9") && !rest.contains("6 × 6"));
     // What is searched for keeps the order, and the order what is searched for.
-    let found = page(&app, "/matrices?q=a&sort=rows&order=asc").await;
-    assert!(found.contains("<input type=\"hidden\" name=\"sort\" value=\"rows\">"));
-    assert_eq!(heading(&found, "Nonzeros").1, "/matrices?q=a&sort=nnz&order=desc");
+    let found = page(&app, "/matrices?q=a&sort=rows&order=asc&limit=3").await;
+    for (name, value) in [("sort", "rows"), ("order", "asc"), ("limit", "3")] {
+        let field = format!("<input type=\"hidden\" name=\"{name}\" value=\"{value}\">");
+        assert!(found.contains(&field), "{field}");
+    }
+    assert_eq!(heading(&found, "Nonzeros").1, "/matrices?q=a&sort=nnz&order=desc&limit=3");
+}
+
+#[tokio::test]
+async fn what_is_found_by_its_digest_does_not_come_again_by_its_name() {
+    let app = TestApp::new().await;
+    let upload = async |name: &str, rows: usize| -> String {
+        let path = format!("/v1/matrices?name={name}");
+        let request = app.request(reqwest::Method::POST, &path).body(tridiagonal(rows));
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 201);
+        let stored: Value = response.json().await.unwrap();
+        stored["digest"].as_str().unwrap().to_owned()
+    };
+    let digest = upload("first", 5).await;
+    let gone = app.request(reqwest::Method::DELETE, &format!("/v1/matrices/{digest}"));
+    assert!(gone.send().await.unwrap().status().is_success());
+    let digits = &digest[..8];
+    let mut expected = vec![upload(&format!("b-{digits}"), 5).await];
+    for (name, rows) in [("a", 6), ("c", 7)] {
+        expected.push(upload(&format!("{name}-{digits}"), rows).await);
+    }
+    for sort in ["&sort=name", ""] {
+        let found = all(&app, &format!("/v1/matrices?q={digits}&limit=1{sort}")).await;
+        let mut digests: Vec<&str> =
+            found.iter().map(|item| item["digest"].as_str().unwrap()).collect();
+        assert_eq!(digests[0], digest);
+        digests.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(digests, expected, "each once{sort}");
+    }
 }
 
 #[tokio::test]
@@ -100,8 +137,7 @@ async fn jobs_are_sorted_by_the_api_and_by_the_headings_of_their_page() {
         for order in ["asc", "desc"] {
             let sorted = ids(&format!("&sort={sort}&order={order}")).await;
             assert_eq!(sorted.len(), 3, "{sort} {order}");
-            let last = sort == "took" || sorted[2] == id;
-            assert!(last, "what has no {sort} comes last, {order}");
+            assert_eq!(sorted[2], id, "what has no {sort} comes last, {order}");
         }
     }
     let wrong = problem(app.get("/v1/jobs?order=up").await, 400, "invalid-parameter").await;

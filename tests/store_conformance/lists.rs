@@ -253,6 +253,12 @@ pub async fn jobs_are_sorted_on_all_pages(harness: &Harness) {
         let job = Job { best: Some(best), ..claim.job };
         store.finish(&claim.fence, &ended(&job, JobState::Failed, None)).await.unwrap();
     }
+    // How long they took rises otherwise than when they were made: 0, 2, 1 and 3 s.
+    harness
+        .spoil(
+            "UPDATE jobs SET started_at = 5000, finished_at = 5000 + created_at * 7 % 5 * 1000 WHERE state = 'failed'",
+        )
+        .await;
     let sorted = async |by, direction, filter: JobFilter, limit| -> Vec<Job> {
         let order = JobOrder { by, direction };
         let all = pages(limit, async |page| store.sorted_works(&filter, order, &page).await).await;
@@ -282,13 +288,24 @@ pub async fn jobs_are_sorted_on_all_pages(harness: &Harness) {
                 assert_eq!(sorted(by, direction, all(), limit).await.len(), 6, "{by:?}");
             }
         }
+        let took = |jobs: &[Job]| -> Vec<Option<i64>> {
+            let one = |job: &Job| Some(job.finished_at?.0 - job.started_at?.0);
+            jobs.iter().map(one).collect()
+        };
+        let mut lasted = [Some(3000), Some(2000), Some(1000), Some(0), None, None];
         let longest = sorted(JobColumn::Took, Direction::Desc, all(), limit).await;
-        let ended = longest.iter().map(|job| job.started_at.is_some());
-        assert!(ended.eq([true, true, true, true, false, false]), "{longest:?}");
+        assert_eq!(took(&longest), lasted, "{limit}");
+        lasted[..4].reverse();
+        let shortest = sorted(JobColumn::Took, Direction::Asc, all(), limit).await;
+        assert_eq!(took(&shortest), lasted, "{limit}");
         let oldest = sorted(JobColumn::CreatedAt, Direction::Asc, all(), limit).await;
         assert!(oldest.is_sorted_by_key(|job| job.created_at));
         let failed = JobFilter { state: Some(JobState::Failed), ..all() };
         let failed = sorted(JobColumn::MedianUs, Direction::Asc, failed, limit).await;
         assert_eq!(median(&failed), rising[..4]);
+        let of = JobFilter { matrix: Some(matrix.digest), op: Some(Op::Spmm), ..all() };
+        assert_eq!(median(&sorted(JobColumn::MedianUs, Direction::Desc, of, limit).await), falling);
+        let none = JobFilter { op: Some(Op::Sptrsv), ..all() };
+        assert_eq!(sorted(JobColumn::Speedup, Direction::Desc, none, limit).await, []);
     }
 }

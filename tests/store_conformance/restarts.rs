@@ -3,8 +3,11 @@
 
 use crate::postgres::{Server, is_left_out};
 use crate::words::*;
-use sparsetune::domain::{JobId, JobState};
-use sparsetune::store::{PostgresOptions, SqlStore, Store, StoreError, Whose};
+use sparsetune::domain::{JobId, JobState, Timestamp};
+use sparsetune::store::{
+    Jobs as _, Matrices as _, PostgresOptions, SqlStore, Store, StoreError, Upkeep as _, Whose,
+};
+use sqlx::{Connection as _, Executor as _};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,4 +122,56 @@ async fn a_server_that_crashes_loses_nothing() {
         assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "events of {id}");
     }
     assert_eq!(states, HashMap::from([(JobState::Failed, JOBS as usize)]));
+}
+
+/// All leases end together then, and who has no connection left cannot ask when.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stood_still_while_all_connections_were_in_use_was_away() {
+    if is_left_out() {
+        return;
+    }
+    let lease = 3_000;
+    let server = Server::start();
+    let database = server.database().await;
+    let options = PostgresOptions {
+        read_connections: 2,
+        lock_timeout: Duration::from_secs(2),
+        ..PostgresOptions::default()
+    };
+    let store = SqlStore::connect(&server.url(&database, false), options).await.unwrap();
+    let store = Arc::new(store);
+    let (_, job) = queued(&*store).await;
+    let held = claim(&*store, "w", lease).await.unwrap();
+    let mut other = sqlx::PgConnection::connect(&server.url(&database, false)).await.unwrap();
+    other.execute("BEGIN; LOCK TABLE store_id IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let reads = [(); 2].map(|()| {
+        let store = store.clone();
+        tokio::spawn(async move { store.id().await })
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It gives up once while the server stands still, and asks again.
+    let thief = {
+        let store = store.clone();
+        tokio::spawn(async move { patiently!(store.claim(&of_cpu(), "thief", lease, 5)) })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The server answers others after it was asked.
+    let last = Timestamp::now();
+    store.insert_matrix(&matrix("another", 2)).await.unwrap();
+    let frozen = server.freeze();
+    tokio::time::sleep(Duration::from_millis(3_400)).await;
+    drop(frozen);
+    let taken = thief.await.unwrap().unwrap();
+    assert!(taken.is_none(), "its worker could not renew it: {taken:?}");
+    assert!(Timestamp::now().0 - last.0 > lease);
+    for read in reads {
+        _ = read.await.unwrap();
+    }
+    // The worker is there again, and the job goes on; or it is not, and another has the job after another lease.
+    let seen: &dyn Store = &*store;
+    assert_eq!(seen.job(&job.id).await.unwrap().unwrap().state, JobState::Running);
+    store.renew(&held.fence, lease).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(3_200)).await;
+    let next = store.claim(&of_cpu(), "next", lease, 5).await.unwrap().unwrap();
+    assert_eq!(next.work.attempts(), 2);
 }

@@ -71,6 +71,15 @@
         // Nothing is moved that is in its place: a moved element loses the focus.
         if (sorted.some(({ place }, n) => place !== n)) body.append(...sorted.map(({ row }) => row));
     };
+    // An order of a link from before the server sorted by that column: the address says nothing that does not hold.
+    const forget = () => {
+        const all = kept();
+        for (const table of document.querySelectorAll("table[data-sort-as]")) {
+            const { column } = orderOf(table);
+            if (![...table.tHead.rows[0].cells].some(head => head.dataset.sort === column)) all.delete(`sort-${table.dataset.sortAs}`);
+        }
+        if (all.size < kept().size) keep(all);
+    };
     const sortAll = () => { for (const table of document.querySelectorAll("table[data-sort-as]")) sort(table); };
     document.addEventListener("click", event => {
         const head = event.target.closest("th[data-sort] > button.sort")?.parentElement;
@@ -84,7 +93,7 @@
         keep(all);
         sortAll();
     });
-    addEventListener("hashchange", () => { sortAll(); offer(); });
+    addEventListener("hashchange", () => { forget(); sortAll(); offer(); });
 
     // --- rows to compare: <input type="checkbox" data-compare="jobs" value="...">, <a data-compare-go="jobs">, <button data-compare-none="jobs">
 
@@ -222,7 +231,7 @@
     }, { passive: true, capture: true });
 
     // Swapped content is as the server ordered it, with nothing chosen.
-    const again = () => { sortAll(); offer(); pass(); };
+    const again = () => { forget(); sortAll(); offer(); pass(); };
     document.addEventListener("htmx:after:swap", again);
     again();
 })();

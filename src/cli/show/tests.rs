@@ -1,7 +1,8 @@
 //! Plans in a few lines, as they were stored and changed in some members.
 
 use super::{Lookup, Place, Plan, us};
-use crate::domain;
+use crate::domain::{self, QuotaExceeded};
+use crate::service::{Found, of_predicted, of_unstored};
 use serde_json::{Value, json};
 
 /// The stored plan of the HTTP tests, changed in some members.
@@ -101,6 +102,26 @@ fn a_predicted_plan_says_that_nothing_was_measured() {
             "prepare  not measured",
         ]
     );
+}
+
+/// As `service` says them, so that other words there are not passed on as they are.
+#[test]
+fn what_a_lookup_says_in_requests_is_told_in_commands() {
+    let exceeded =
+        QuotaExceeded { quota: "stored_bytes", limit: 9.0, used: 9.0, need: 1.0, passes: false };
+    let unstored = [Found::Made, Found::NoRoom, Found::OverQuota(exceeded)];
+    for found in unstored {
+        let reasons = [of_predicted("nightly"), of_unstored(&found).unwrap()];
+        let [predicted, told] = reasons.map(|reason| super::by_commands(&reason));
+        assert_eq!(
+            predicted,
+            "this plan is predicted by nightly and was not measured: `sparsetune submit` measures it"
+        );
+        assert!(told.starts_with("it is not stored, so it has no page"), "{told}");
+        assert!(!told.contains("its id") && !told.contains("POST"), "{told}");
+        assert_eq!(told.contains(": "), found != Found::Made, "{told}");
+    }
+    assert_eq!(of_unstored(&Found::Stored), None);
 }
 
 #[test]

@@ -26,8 +26,7 @@ struct Page {
     order: MatrixOrder,
     /// This is not the first page.
     further: bool,
-    /// The text that names were searched for.
-    sought: String,
+    kept: Kept,
 }
 
 /// Forms also send empty fields.
@@ -87,17 +86,29 @@ impl From<Matrix> for Row {
     }
 }
 
-/// The list of what was searched for, in an order, from a cursor on.
-fn address(sought: &str, order: MatrixOrder, cursor: Option<&str>) -> String {
-    let [sort, way] = parameters(order);
-    let text = Some(sought).filter(|text| !text.is_empty());
-    let mut address = "/matrices".to_owned();
-    for (name, value) in [("q", text), sort, way, ("cursor", cursor)] {
-        let Some(value) = value else { continue };
-        address.push(if address.contains('?') { '&' } else { '?' });
-        address.push_str(&format!("{name}={}", encoded(value)));
+/// What of a list stays the same on its other pages and in its other orders.
+struct Kept {
+    /// The text that names were searched for.
+    sought: String,
+    /// How many rows a page has, if that was asked for.
+    limit: Option<u32>,
+}
+
+impl Kept {
+    /// The list in an order, from a cursor on.
+    fn address(&self, order: MatrixOrder, cursor: Option<&str>) -> String {
+        let [sort, way] = parameters(order);
+        let text = Some(self.sought.as_str()).filter(|text| !text.is_empty());
+        let limit = self.limit.map(|limit| limit.to_string());
+        let mut address = "/matrices".to_owned();
+        let all = [("q", text), sort, way, ("limit", limit.as_deref()), ("cursor", cursor)];
+        for (name, value) in all {
+            let Some(value) = value else { continue };
+            address.push(if address.contains('?') { '&' } else { '?' });
+            address.push_str(&format!("{name}={}", encoded(value)));
+        }
+        address
     }
-    address
 }
 
 pub async fn show(
@@ -106,9 +117,11 @@ pub async fn show(
 ) -> Result<Response, Problem> {
     let further = query.cursor.is_some();
     let request = page_request(query.limit, query.cursor)?;
+    let limit = query.limit;
     let sought: String = query.q.unwrap_or_default().trim().chars().take(LONGEST_NAME).collect();
     let order = MatrixOrder::asked(query.sort, query.order);
-    let text = Some(sought.as_str()).filter(|text| !text.is_empty());
+    let kept = Kept { sought, limit };
+    let text = Some(kept.sought.as_str()).filter(|text| !text.is_empty());
     let page = app.service.sorted_matrices(text, order, &request).await?;
     let digests: Vec<Digest> = page.items.iter().map(|matrix| matrix.digest).collect();
     let tallies = app.service.plan_tallies(&digests).await?;
@@ -123,11 +136,11 @@ pub async fn show(
     html(&Page {
         shell: Shell::new(&app, Place::Matrices),
         rows: rows.collect(),
-        next: page.next.map(|cursor| address(&sought, order, Some(&cursor))),
-        first: address(&sought, order, None),
-        headings: Headings::of(order, |to| address(&sought, to, None)),
+        next: page.next.map(|cursor| kept.address(order, Some(&cursor))),
+        first: kept.address(order, None),
+        headings: Headings::of(order, |to| kept.address(to, None)),
         order,
         further,
-        sought,
+        kept,
     })
 }

@@ -99,10 +99,7 @@ impl Jobs for SqlStore {
         if order.is_default() {
             return self.works(filter, page).await;
         }
-        let of = |query: &mut Text<'static>| {
-            query.push(" FROM jobs WHERE TRUE");
-            narrow(query, self.namespace(), filter);
-        };
+        let of = |query: &mut Text<'static>| source(query, self.namespace(), filter, order.by);
         let own = |id: &str| Ok(id.to_owned());
         let id = |row: &WorkRow| Ok(row.id().0);
         readable(match order.by {
@@ -246,6 +243,12 @@ pub(super) fn list_query(
 
 /// The terms of a filter.
 fn narrow(query: &mut Text<'static>, namespace: &str, filter: &JobFilter) {
+    narrow_by_index(query, namespace, filter);
+    narrow_by_request(query, filter);
+}
+
+/// Those that have an index which is newest first.
+fn narrow_by_index(query: &mut Text<'static>, namespace: &str, filter: &JobFilter) {
     query.push(" AND namespace = ").push_bind(namespace.to_owned());
     match filter.kind {
         // A literal as in the condition of the partial index, which a parameter would not match.
@@ -262,15 +265,42 @@ fn narrow(query: &mut Text<'static>, namespace: &str, filter: &JobFilter) {
     if let Some(device) = &filter.device {
         query.push(" AND device = ").push_bind(device.0.clone());
     }
+}
+
+/// Those that are looked up in each job.
+fn narrow_by_request(query: &mut Text<'static>, filter: &JobFilter) {
     if let Some(op) = filter.op {
         query.push(" AND coalesce(request ->> '$.problem.op', request ->> '$.scope.op') = ");
         query.push_bind(op.name());
     }
 }
 
+/// Where the rows of a sorted list come from: all of the namespace, along the index of the order, or the newest 20,000 that are found by the
+/// index of a filter. Along the order's, all would be read for the few that a filter leaves.
+fn source(query: &mut Text<'static>, namespace: &str, filter: &JobFilter, by: JobColumn) {
+    let JobFilter { kind, state, matrix, device, op } = filter;
+    // Nearly all tune, and each index of a filter is ordered by time.
+    let few = state.is_some() || matrix.is_some() || device.is_some() || op.is_some();
+    if by == JobColumn::CreatedAt || !(few || *kind == Some(WorkKind::Train)) {
+        query.push(" FROM jobs WHERE TRUE");
+        return narrow(query, namespace, filter);
+    }
+    query.push(" FROM (SELECT id AS found FROM jobs WHERE TRUE");
+    narrow_by_index(query, namespace, filter);
+    query.push(
+        " ORDER BY created_at DESC, id DESC LIMIT 20000) newest CROSS JOIN jobs WHERE jobs.id = newest.found",
+    );
+    narrow_by_request(query, filter);
+}
+
 /// The list in another order.
-pub(super) const SORTED: List<JobColumn> =
-    List { name: LIST, columns: work_columns!(), id: "id", key: sorted::job_key };
+pub(super) const SORTED: List<JobColumn> = List {
+    name: LIST,
+    columns: work_columns!(),
+    id: "id",
+    key: sorted::job_key,
+    floor: sorted::job_floor,
+};
 
 /// The statement of the first page in an order, or of a later one.
 #[cfg(test)]
@@ -280,10 +310,7 @@ pub(super) fn sorted_query(
     order: JobOrder,
     from: sorted::Start<f64, String>,
 ) -> Text<'static> {
-    let of = |query: &mut Text<'static>| {
-        query.push(" FROM jobs WHERE TRUE");
-        narrow(query, namespace, filter);
-    };
+    let of = |query: &mut Text<'static>| source(query, namespace, filter, order.by);
     SORTED.query(order, &of, from, 51)
 }
 

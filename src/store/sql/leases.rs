@@ -7,7 +7,7 @@ use crate::domain::{JobState, PlanId, Timestamp, Training, Work};
 use crate::store::{
     Change, Claim, Fence, Finish, Made, NewModel, PutToUse, Queue, Renewal, Result, StoreError,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Whether a running job's lease has expired by the time that is bound as `$3`, or by the clock of the server. A lease that begins later was given by a clock that has been set back
 /// since; its worker, if it is alive, renews it within a fraction of a second. A second is left for the steps by which clocks are
@@ -110,14 +110,11 @@ pub(super) const TAKE: &str = concat!(
     work_columns!()
 );
 
-/// No server takes as long as this for a question about a few rows of an index, unless it was away.
-const AWAY: Duration = Duration::from_secs(1);
-
 /// An expired lease remains valid until another worker claims the work; until then it can do no harm.
 ///
 /// Leases expire all at once where the server was away for longer than they last. Then each worker gives its work back as soon as it is heard
 /// again, which is no attempt. Until there was time for that, nobody takes it away: an expired lease says nothing while the server has not
-/// answered this process for as long as a lease.
+/// answered this process all that time.
 pub(super) async fn claim(
     store: &SqlStore,
     queue: &Queue,
@@ -128,7 +125,6 @@ pub(super) async fn claim(
     // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let (kind, [one, two, three]) = (queue.kind().name(), queue.names());
     let lease = Duration::from_millis(lease_ms.max(0).unsigned_abs());
-    let (free, asked) = (store.readers.has_free(), Instant::now());
     let waiting: Option<i64> = db::query_scalar(WAITING)
         .bind(kind)
         .bind(one)
@@ -138,14 +134,11 @@ pub(super) async fn claim(
         .bind(queue.understands())
         .fetch_optional(&store.readers)
         .await?;
-    if free && asked.elapsed() > (lease / 3).max(AWAY) {
-        store.readers.was_silent();
-    }
     if waiting.is_none() {
         return Ok(None);
     }
-    let takes_over = store.readers.has_answered_for(lease);
     let mut tx = store.begin_beside().await?;
+    let takes_over = store.readers.has_answered_for(lease);
     // The lock may have been waited for: by an earlier time, a lease that was given meanwhile would lie in the future, and be taken.
     let now = store.now();
     let mut changes = endings::cancelled(&mut tx, None, now).await?;
@@ -181,6 +174,10 @@ pub(super) async fn claim(
             Err(error) => return Err(error),
         }
     };
+    // It may have been away just before it said so. Nothing is kept, and who asks again is told better.
+    if takes_over && !store.readers.has_answered_for(lease) {
+        return Ok(None);
+    }
     tx.commit(changes).await?;
     Ok(claim)
 }

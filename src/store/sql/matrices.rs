@@ -80,8 +80,13 @@ pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(
      FROM json_each($2)";
 
 /// The list in another order.
-pub(super) const SORTED: List<MatrixColumn> =
-    List { name: LIST, columns: held_columns!(), id: "holdings.digest", key: sorted::matrix_key };
+pub(super) const SORTED: List<MatrixColumn> = List {
+    name: LIST,
+    columns: held_columns!(),
+    id: "holdings.digest",
+    key: sorted::matrix_key,
+    floor: sorted::matrix_floor,
+};
 
 /// Where the rows of a sorted list come from: all that the namespace holds, or the newest 20,000 by their names.
 pub(super) fn source(

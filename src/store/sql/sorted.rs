@@ -29,6 +29,21 @@ pub(super) const fn job_key(column: JobColumn) -> &'static str {
     }
 }
 
+/// Below all that an index has of it. SQLite goes to where values begin for this, and not for IS NOT NULL: it would read all without one.
+pub(super) const fn matrix_floor(column: MatrixColumn) -> &'static str {
+    match column {
+        MatrixColumn::Name => "''",
+        MatrixColumn::CreatedAt | MatrixColumn::Rows | MatrixColumn::Nnz => "-9223372036854775807",
+    }
+}
+
+pub(super) const fn job_floor(column: JobColumn) -> &'static str {
+    match column {
+        JobColumn::CreatedAt => "-9223372036854775807",
+        JobColumn::Took | JobColumn::MedianUs | JobColumn::Speedup => "-1e308",
+    }
+}
+
 /// A list that can be read in many orders.
 pub(super) struct List<C> {
     /// Its name in cursors.
@@ -37,6 +52,7 @@ pub(super) struct List<C> {
     /// What tells its rows apart, as its indexes have it behind what they are sorted by.
     pub id: &'static str,
     pub key: fn(C) -> &'static str,
+    pub floor: fn(C) -> &'static str,
 }
 
 /// A row with what it is sorted by. The database says it, and gets it back: a number that was read from JSON by another would not
@@ -109,7 +125,7 @@ impl<C: Column> List<C> {
         };
         let absent = matches!(from, Start::Absent | Start::BehindAbsent(_));
         match from {
-            Start::First => _ = query.push(" IS NOT NULL"),
+            Start::First => _ = query.push(" >= ").push((self.floor)(order.by)),
             Start::Behind(value, id) => {
                 // SQLite goes to a place of an index by a pair of columns, but not of an expression and a column.
                 query.push(" IS NOT NULL AND ").push(key).push(" ").push(beyond).push("= ");
@@ -133,7 +149,8 @@ impl<C: Column> List<C> {
         query
     }
 
-    /// A page, in one statement or, where values end, in two.
+    /// A page, in one statement or, where values end, in two that read one state: what gets a value or loses it between them would be missing
+    /// or twice.
     pub(super) async fn page<W, K, I>(
         &self,
         readers: &Pool,
@@ -157,11 +174,12 @@ impl<C: Column> List<C> {
         };
         let absent = matches!(from, Start::BehindAbsent(_));
         let query = self.query(order, &of, from, limit + 1);
-        let mut rows: Vec<Keyed<W, K>> = query.query_as().fetch_all(readers).await?;
+        let mut reader = readers.snapshot().await?;
+        let mut rows: Vec<Keyed<W, K>> = query.query_as().fetch_all(&mut reader).await?;
         let left = limit + 1 - i64::try_from(rows.len()).unwrap_or(i64::MAX);
         if left > 0 && !absent {
             let rest = self.query(order, &of, Start::<K, I>::Absent, left);
-            rows.extend(rest.query_as::<Keyed<W, K>>().fetch_all(readers).await?);
+            rows.extend(rest.query_as::<Keyed<W, K>>().fetch_all(&mut reader).await?);
         }
         let shown = usize::try_from(limit).unwrap_or(usize::MAX);
         let more = rows.len() > shown;

@@ -2,6 +2,7 @@
 //! was seen to be gone, or to be another's replica.
 
 use sqlx::postgres::PgDatabaseError;
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,12 +13,18 @@ use tokio::time::timeout;
 const LATE: Duration = Duration::from_secs(5);
 /// The longest that a statement without a limit is waited for.
 const LONGEST_STUDY: Duration = Duration::from_secs(3600);
+/// Shorter silences are a busy server's.
+const AWAY: Duration = Duration::from_secs(1);
+/// No lease is longer, so that earlier silences have ended none.
+const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 
 /// Who waits for a server, and for how long. When its connections were last seen to be of no use, those made before are replaced as they
 /// come from the pool or go back to it: one that met the end of its server has company.
 #[derive(Clone, Debug)]
 pub(in crate::store::sql) struct Doubt {
     limit: Duration,
+    /// Statements may take as long as they do, and say nothing of the server meanwhile.
+    patient: bool,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -27,17 +34,74 @@ struct Seen {
     silent: Option<Instant>,
     /// When the server last said anything to this process.
     heard: Option<Instant>,
+    /// How many calls wait for an answer,
+    waiting: usize,
+    /// and since when any has waited with none answered.
+    since: Option<Instant>,
+    /// When silences ended and how long they were, each longer than those after it.
+    silences: VecDeque<(Instant, Duration)>,
+}
+
+impl Seen {
+    /// Notes how long there was silence until now, whether it has ended or only been given up on.
+    fn silence(&mut self, now: Instant) {
+        let Some(since) = self.since else { return };
+        let long = now.duration_since(since);
+        if long < AWAY {
+            return;
+        }
+        while self.silences.back().is_some_and(|(_, shorter)| *shorter <= long) {
+            self.silences.pop_back();
+        }
+        self.silences.push_back((now, long));
+        while self.silences.front().is_some_and(|(at, _)| at.elapsed() > LONGEST_LEASE) {
+            self.silences.pop_front();
+        }
+    }
+
+    fn heard(&mut self, now: Instant) {
+        self.silence(now);
+        self.heard = Some(now);
+        self.since = (self.waiting > 0).then_some(now);
+    }
+}
+
+/// One who waits for an answer of the server.
+struct Waiting<'a>(Option<&'a Doubt>);
+
+impl<'a> Waiting<'a> {
+    fn of(doubt: &'a Doubt) -> Self {
+        if doubt.patient {
+            return Self(None);
+        }
+        let mut seen = doubt.seen();
+        seen.waiting += 1;
+        seen.since.get_or_insert_with(Instant::now);
+        Self(Some(doubt))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(doubt) = self.0 else { return };
+        let mut seen = doubt.seen();
+        seen.waiting = seen.waiting.saturating_sub(1);
+        if seen.waiting == 0 {
+            // Who is asked nothing is not silent.
+            seen.since = None;
+        }
+    }
 }
 
 impl Doubt {
     /// For statements that the server ends after this time.
     pub fn new(statement_timeout: Duration) -> Self {
-        Self { limit: statement_timeout.saturating_add(LATE), seen: Arc::default() }
+        Self { limit: statement_timeout.saturating_add(LATE), patient: false, seen: Arc::default() }
     }
 
     /// The same for statements that take as long as they do.
     pub fn patient(&self) -> Self {
-        Self { limit: LONGEST_STUDY.max(self.limit), ..self.clone() }
+        Self { limit: LONGEST_STUDY.max(self.limit), patient: true, ..self.clone() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -55,54 +119,61 @@ impl Doubt {
         limit: Duration,
         call: impl Future<Output = sqlx::Result<T>>,
     ) -> sqlx::Result<T> {
-        let found = self.limited(limit, call).await;
+        let _waiting = Waiting::of(self);
+        let found = self.limited(limit, call, !self.patient).await;
         if found.is_ok() {
-            self.seen().heard = Some(Instant::now());
+            self.seen().heard(Instant::now());
         }
         found
     }
 
     /// [`Self::of`] a connection of the pool, which may be one that was used a moment ago: the server has said nothing then.
     pub async fn of_pool<T>(&self, call: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
-        self.limited(self.limit, call).await
+        self.limited(self.limit, call, false).await
     }
 
     async fn limited<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = sqlx::Result<T>>,
+        is_waiting: bool,
     ) -> sqlx::Result<T> {
         // Dropped after the doubt is on record: its connection must not go back to the pool as one that is trusted.
         let mut call = pin!(call);
-        let asked = Instant::now();
         let found = timeout(limit, &mut call).await;
         let found = found.unwrap_or_else(|_| Err(sqlx::Error::Io(silence(limit))));
-        found.inspect_err(|error| self.failed(error, asked))
+        found.inspect_err(|error| self.failed(error, is_waiting))
     }
 
-    /// What a call that was made then says of the server.
-    fn failed(&self, error: &sqlx::Error, asked: Instant) {
+    /// What a call that failed says of the server, which may be one of those who are counted as waiting.
+    fn failed(&self, error: &sqlx::Error, is_waiting: bool) {
         let now = Instant::now();
         let mut seen = self.seen();
         match error {
             error if is_spent(error) => (seen.spent, seen.silent) = (Some(now), Some(now)),
-            // Others of this process may have all connections, to whom the server speaks.
-            sqlx::Error::PoolTimedOut if seen.heard.is_none_or(|at| at < asked) => {
+            // Others of this process may have all connections. If the server owes them an answer, it is judged by how long it has owed it.
+            sqlx::Error::PoolTimedOut if seen.waiting > usize::from(is_waiting) => {
+                seen.silence(now)
+            }
+            // Nobody else asks anything, so that none could be made.
+            sqlx::Error::PoolTimedOut if seen.heard.is_none_or(|at| now - at >= AWAY) => {
                 seen.silent = Some(now);
             }
-            sqlx::Error::Database(_) => seen.heard = Some(now),
+            sqlx::Error::Database(_) => seen.heard(now),
             _ => {}
         }
     }
 
-    /// The server was asked for something small, and took so long for it that it must have been away.
-    pub fn was_silent(&self) {
-        self.seen().silent = Some(Instant::now());
-    }
-
-    /// Whether the server has answered all this time, as far as was asked.
+    /// Whether the server has answered all this time, as far as was asked: it was never silent for as much as a third of it, after which
+    /// those who renew a lease of this time may be too late. Who has no connection left to ask by learns of a silence from those who have
+    /// them, as they are answered at last.
     pub fn has_answered_for(&self, time: Duration) -> bool {
-        self.seen().silent.is_none_or(|at| at.elapsed() >= time)
+        let (now, seen) = (Instant::now(), self.seen());
+        let lately = |at: Instant| now.duration_since(at) < time;
+        let long = |silence: Duration| silence >= (time / 3).max(AWAY);
+        !seen.silent.is_some_and(lately)
+            && !seen.silences.iter().any(|(at, silence)| lately(*at) && long(*silence))
+            && !seen.since.is_some_and(|since| long(now.duration_since(since)))
     }
 
     /// Whether a connection of this age may be used.
@@ -150,9 +221,9 @@ mod tests {
     fn connections_made_before_the_doubt_are_not_trusted() {
         let doubt = Doubt::new(Duration::from_secs(60));
         assert!(doubt.trusts(Duration::from_secs(3600)));
-        doubt.failed(&sqlx::Error::RowNotFound, Instant::now());
+        doubt.failed(&sqlx::Error::RowNotFound, false);
         assert!(doubt.trusts(Duration::from_secs(3600)));
-        doubt.failed(&sqlx::Error::BeginFailed, Instant::now());
+        doubt.failed(&sqlx::Error::BeginFailed, false);
         assert!(!doubt.trusts(Duration::from_secs(3600)));
         std::thread::sleep(Duration::from_millis(5));
         assert!(doubt.trusts(Duration::ZERO));
@@ -208,13 +279,81 @@ mod tests {
         };
         assert!(doubt.of_pool(waits).await.is_err());
         assert!(doubt.has_answered_for(Duration::from_secs(3600)));
-        // What was said before the wait began says nothing of it.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        // What was said long before says nothing of it, where nobody else asks.
+        tokio::time::sleep(AWAY).await;
         let waits = async {
             others.of_pool(async { Ok(()) }).await?;
             Err::<(), _>(sqlx::Error::PoolTimedOut)
         };
         assert!(doubt.of_pool(waits).await.is_err());
         assert!(!doubt.has_answered_for(Duration::from_secs(1)));
+    }
+
+    #[tokio::test]
+    async fn a_server_is_judged_by_its_longest_silence_while_it_was_asked() {
+        let long = Duration::from_millis(1_100);
+        let doubt = Doubt::new(Duration::from_secs(60));
+        let answer = async || doubt.of(async { Ok(()) }).await.unwrap();
+        answer().await;
+        // Nobody asks.
+        tokio::time::sleep(long).await;
+        answer().await;
+        assert!(doubt.has_answered_for(Duration::from_secs(3)));
+        // One has a slow answer, and others are answered meanwhile; so it is for who takes his time.
+        let slow = doubt.of(async {
+            for _ in 0..6 {
+                tokio::time::sleep(long / 6).await;
+                answer().await;
+            }
+            Ok(())
+        });
+        slow.await.unwrap();
+        let patient = doubt.patient();
+        patient
+            .of(async {
+                tokio::time::sleep(long).await;
+                Ok(())
+            })
+            .await
+            .unwrap();
+        assert!(doubt.has_answered_for(Duration::from_secs(3)));
+        // Two wait for the same; the answer that was asked for last comes first. Who has no connection gives up before.
+        let ends = Instant::now() + long;
+        let frozen = async {
+            tokio::time::sleep_until(ends.into()).await;
+            answer().await;
+            Ok(())
+        };
+        let late = async {
+            tokio::time::sleep(long / 2).await;
+            let busy = doubt.of(async { Err::<(), _>(sqlx::Error::PoolTimedOut) }).await;
+            assert!(busy.is_err());
+            assert!(doubt.has_answered_for(Duration::from_secs(3)), "half is no silence");
+            tokio::time::sleep_until((ends - Duration::from_millis(20)).into()).await;
+            doubt
+                .of(async {
+                    tokio::time::sleep(long / 10).await;
+                    Ok(())
+                })
+                .await
+                .unwrap();
+        };
+        let (first, ()) = tokio::join!(doubt.of(frozen), late);
+        first.unwrap();
+        // Of a lease of three seconds it is a third, and of one of a minute it is little.
+        assert!(!doubt.has_answered_for(Duration::from_secs(3)));
+        assert!(doubt.has_answered_for(Duration::from_secs(60)));
+        // It has not ended yet.
+        let doubt = Doubt::new(Duration::from_secs(60));
+        let never = std::future::pending::<sqlx::Result<()>>();
+        _ = timeout(long, async {
+            tokio::join!(doubt.of(never), async {
+                tokio::time::sleep(long - Duration::from_millis(50)).await;
+                assert!(!doubt.has_answered_for(Duration::from_secs(3)));
+            })
+        })
+        .await;
+        // Who gave up has left nothing behind.
+        assert!(doubt.has_answered_for(Duration::from_secs(3)));
     }
 }

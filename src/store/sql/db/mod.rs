@@ -137,23 +137,6 @@ impl Pool {
         }
     }
 
-    /// Whether a connection is free, so that who asks now waits for the server alone, and not for others of this process.
-    pub fn has_free(&self) -> bool {
-        match self {
-            Self::Sqlite(_) => true,
-            Self::Postgres(PostgresPool { pool, .. }) => {
-                pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections()
-            }
-        }
-    }
-
-    /// An answer came so late that the server must have been away.
-    pub fn was_silent(&self) {
-        if let Self::Postgres(pool) = self {
-            pool.doubt.was_silent();
-        }
-    }
-
     pub async fn close(&self) {
         match self {
             Self::Sqlite(pool) => pool.close().await,

@@ -1,7 +1,7 @@
 //! Checks that frequently used queries use an index, on a store of 10,000 jobs and as many plans.
 
 use super::raw;
-use crate::domain::{DeviceClass, DeviceId, Digest, JobState, WorkKind};
+use crate::domain::{DeviceClass, DeviceId, Digest, JobState, Op, WorkKind};
 use crate::store::sql::db::Text;
 use crate::store::sql::sorted::Start;
 use crate::store::sql::{
@@ -64,19 +64,24 @@ async fn steps(store: &SqlStore, sql: &str) -> String {
     steps.join("; ")
 }
 
-/// Every filter of the list of jobs, on the first page and on a later one.
-fn job_lists() -> Vec<String> {
+/// Every filter of the list of jobs that has an index.
+fn job_filters() -> Vec<JobFilter> {
     let (state, matrix) = (Some(JobState::Running), Some(Digest::of(b"m")));
     let device = Some(DeviceId("cuda:0".to_owned()));
+    let of = |bits: usize| JobFilter {
+        kind: [None, Some(WorkKind::Tune), Some(WorkKind::Train)][bits / 8],
+        state: state.filter(|_| bits & 1 > 0),
+        matrix: matrix.filter(|_| bits & 2 > 0),
+        device: device.clone().filter(|_| bits & 4 > 0),
+        op: None,
+    };
+    (0..24).map(of).collect()
+}
+
+/// The list with each of them, on the first page and on a later one.
+fn job_lists() -> Vec<String> {
     let mut queries = Vec::new();
-    for bits in 0..24 {
-        let filter = JobFilter {
-            kind: [None, Some(WorkKind::Tune), Some(WorkKind::Train)][bits / 8],
-            state: state.filter(|_| bits & 1 > 0),
-            matrix: matrix.filter(|_| bits & 2 > 0),
-            device: device.clone().filter(|_| bits & 4 > 0),
-            op: None,
-        };
+    for filter in job_filters() {
         for after in [None, Some((5, "job5".to_owned()))] {
             queries.push(jobs::list_query("default", &filter, after, 51).sql().to_owned());
         }
@@ -101,7 +106,9 @@ async fn sorted(store: &SqlStore) {
                 if by == JobColumn::CreatedAt && from == Start::Absent {
                     continue;
                 }
-                let sought = matches!(from, Start::Behind(..));
+                // Every job has a time of creation, by which no range needs to be told.
+                let sought = matches!(from, Start::Behind(..) | Start::First)
+                    && !(by == JobColumn::CreatedAt && from == Start::First);
                 let query = jobs::sorted_query("default", &JobFilter::default(), order, from);
                 let steps = steps(store, query.sql()).await;
                 let by = format!("SEARCH jobs USING INDEX {index} (namespace=?");
@@ -128,13 +135,51 @@ async fn sorted(store: &SqlStore) {
                 if by == MatrixColumn::CreatedAt && from == Start::Absent {
                     continue;
                 }
+                let absent = from == Start::Absent;
                 let query = matrices::SORTED.query(order, &of, from, 51);
                 let steps = steps(store, query.sql()).await;
+                assert!(absent || steps.contains("(namespace=? AND "), "{steps}");
                 assert!(
                     steps.contains(index) && !steps.contains("B-TREE"),
                     "{query}: {steps}",
                     query = query.sql()
                 );
+            }
+        }
+    }
+}
+
+/// Sorted lists with a filter: what its own index finds is sorted, and no order's index is gone through.
+async fn sorted_and_filtered(store: &SqlStore) {
+    let mut filters = job_filters();
+    filters.retain(|filter| *filter != JobFilter { kind: filter.kind, ..JobFilter::default() });
+    filters.push(JobFilter { kind: Some(WorkKind::Train), ..JobFilter::default() });
+    filters.push(JobFilter { op: Some(Op::Spmm), ..JobFilter::default() });
+    for filter in filters {
+        for by in [JobColumn::Took, JobColumn::MedianUs, JobColumn::Speedup] {
+            for direction in Direction::ALL {
+                let order = JobOrder { by, direction };
+                let behind = Start::Behind(5.0, "job5".to_owned());
+                for from in [Start::First, behind, Start::Absent] {
+                    let query = jobs::sorted_query("default", &filter, order, from);
+                    let steps = steps(store, query.sql()).await;
+                    let told = format!("{}: {steps}", query.sql());
+                    assert!(
+                        !["jobs_by_took", "jobs_by_median", "jobs_by_speedup"]
+                            .iter()
+                            .any(|by| steps.contains(by)),
+                        "{told}"
+                    );
+                    assert!(
+                        steps.contains("SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)"),
+                        "{told}"
+                    );
+                    assert_eq!(steps.matches("B-TREE").count(), 1, "{told}");
+                    assert!(
+                        !steps.contains("SCAN jobs") || filter.kind == Some(WorkKind::Train),
+                        "{told}"
+                    );
+                }
             }
         }
     }
@@ -245,6 +290,7 @@ async fn check(store: &SqlStore) {
     quarantine(store).await;
     learned(store).await;
     sorted(store).await;
+    sorted_and_filtered(store).await;
 }
 
 /// Both lists of the quarantine, on every page.

@@ -3,6 +3,7 @@
 mod closing;
 mod deliveries;
 mod indexes;
+mod sorted;
 mod synchronous;
 mod upgrade;
 
