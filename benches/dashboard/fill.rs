@@ -110,6 +110,7 @@ impl Maker<'_> {
                 dedup_key,
                 idempotency: None,
                 priority: 0,
+                continues: false,
             })
             .await?;
         if state == JobState::Queued {

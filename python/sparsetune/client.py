@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -202,7 +203,7 @@ class Client(Transport):
         A server that cannot be reached, or is not ready, is asked again for a quarter of an hour.
         Raises `TuningError` if the job failed or was cancelled, `NotFound` if the server does not
         know it, `TimeoutError` after `timeout` seconds. For both triangles the job of the second is
-        waited for, too.
+        waited for, too; `TuningError` if there is none.
         """
         known = job if isinstance(job, Job) else self.job(job)
         poll = _Poll(known.id, timeout, pause)
@@ -220,7 +221,8 @@ class Client(Transport):
             following = None if first is not None else _following(known)
             if following is None:
                 return known if first is None else replace(first, second=known.plan)
-            first, known = known, self.job(following)
+            # Asked by the loop, which has patience with a server that starts again.
+            first, known = known, _unknown(following)
 
     def devices(self) -> List[Dict[str, Any]]:
         """The devices of the server's workers (the schema `WorkerDevice` of its openapi.yaml)."""
@@ -258,16 +260,13 @@ class Client(Transport):
         if second is None:
             self._download(id, values, target)
             return target
-        parts = [target.with_name(f"{target.name}.{os.getpid()}.{part}") for part in (1, 2)]
-        whole = target.with_name(f"{target.name}.{os.getpid()}.both")
-        try:
-            for id, part in zip((id, second), parts):
-                self._download(id, values, part)
-            write_pair(str(parts[0]), str(parts[1]), str(whole))
+        # A folder of this call's own: threads may write one file.
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            first, other, whole = (Path(folder, name) for name in ("first", "second", "both"))
+            self._download(id, values, first)
+            self._download(second, values, other)
+            write_pair(str(first), str(other), str(whole))
             os.replace(whole, target)
-        finally:
-            for partial in (*parts, whole):
-                partial.unlink(missing_ok=True)
         return target
 
     def _download(self, id: str, values: str, target: Path) -> None:
@@ -275,12 +274,10 @@ class Client(Transport):
         here = {"sparsetune-redirect": "never"}
         path_of_it = f"/v1/plans/{id}/bundle?{urlencode({'values': values})}"
         body = self._accepted("GET", path_of_it, headers=here)
-        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-        try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            partial = Path(folder, "partial")
             partial.write_bytes(body)
             os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def import_bundle(self, path: Union[str, "os.PathLike[str]"]) -> Dict[str, Any]:
         """Give the server a bundle, whose plan it then answers lookups with."""
@@ -349,7 +346,7 @@ class AsyncClient:
             following = None if first is not None else _following(known)
             if following is None:
                 return known if first is None else replace(first, second=known.plan)
-            first, known = known, await self.job(following)
+            first, known = known, _unknown(following)
 
     async def devices(self) -> List[Dict[str, Any]]:
         """As `Client.devices`."""
@@ -423,7 +420,20 @@ def _has_plan(job: Job) -> None:
 
 def _following(job: Job) -> Optional[str]:
     """The job of the other triangle, if this one is of a request for both."""
-    return None if job.raw.get("then") is None else str(job.raw["follow_up"])
+    if job.raw.get("then") is None:
+        return None
+    following = job.raw.get("follow_up")
+    if following is None:
+        raise TuningError(
+            f"Job {job.id} has the plan {job.plan} of the first triangle, but no job was submitted "
+            "for the other: its log says why. Ask for both again."
+        )
+    return str(following)
+
+
+def _unknown(id: str) -> Job:
+    """A job that nothing is known of yet."""
+    return Job(id=id, state="queued", plan=None, error=None, raw={})
 
 
 def _text(value: Any) -> str:

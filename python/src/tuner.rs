@@ -106,7 +106,12 @@ fn both(
     let fits =
         |plan: &Plan| !again && grade == Grade::Exact && plan.expected_calls == expected_calls;
     let plans = match (known.plan, known.second) {
-        (Some(first), Some(second)) if fits(&first) && fits(&second) => [first, second],
+        // The two may be of matrices with the same pattern: only plans of one matrix are a pair.
+        (Some(first), Some(second))
+            if fits(&first) && fits(&second) && first.matrix == second.matrix =>
+        {
+            [first, second]
+        }
         _ => inner.tune_both(matrix, problem, search, expected_calls)?,
     };
     inner.bundle_both([&plans[0].id, &plans[1].id], path)?;

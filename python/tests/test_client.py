@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import sparsetune
 from sparsetune import _http
+from sparsetune import client as client_module
 from conftest import Server, random_csr
 
 SEARCH = {"strategy": "ranked", "top_k": 2, "seconds": 5}
@@ -170,6 +173,70 @@ def test_a_matrix_that_was_deleted_is_uploaded_again(
         sparsetune.spmm(A, n=5, server=server.url, token=server.token, tune=False, wait=True)
     f = sparsetune.spmm(A, n=5, server=server.url, token=server.token, wait=True, search=SEARCH)
     assert f.tuned and client.has(A)
+
+
+def half(id: str, plan: Any = None, follow_up: Any = None, then: bool = True) -> sparsetune.Job:
+    raw: dict[str, Any] = {"then": {}} if then else {}
+    if follow_up is not None:
+        raw["follow_up"] = follow_up
+    return sparsetune.Job(id, "running" if plan is None else "succeeded", plan, None, raw)
+
+
+@pytest.mark.parametrize("kind", [sparsetune.Client, sparsetune.AsyncClient])
+def test_a_server_that_starts_again_between_two_jobs_is_waited_for(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = kind("http://127.0.0.1:9")
+    answers: list[Any] = []
+    asked: list[str] = []
+
+    def poll(id: str) -> sparsetune.Job:
+        asked.append(id)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        found: sparsetune.Job = answer
+        return found
+
+    def wait() -> sparsetune.Job:
+        waited = client.wait(half("first"), pause=0.01)
+        found: sparsetune.Job = asyncio.run(waited) if asyncio.iscoroutine(waited) else waited
+        return found
+
+    monkeypatch.setattr(getattr(client, "client", client), "job", poll)
+    answers = [half("first", "L", "second"), refusal(0), refusal(503)]
+    answers += [half("second", then=False), half("second", "U", then=False)]
+    found = wait()
+    assert (found.id, found.plan, found.second) == ("first", "L", "U") and not answers
+    assert asked == ["first"] + ["second"] * 4
+    # There may be none, and what there is is said.
+    answers = [half("first", "L")]
+    with pytest.raises(sparsetune.TuningError, match="plan L of the first triangle.*log says why"):
+        wait()
+
+
+def test_threads_may_write_one_file_of_two_plans(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    client = sparsetune.Client("http://127.0.0.1:9")
+    together = threading.Barrier(4)
+
+    def download(id: str, values: str, target: Path) -> None:
+        target.write_text(id)
+        together.wait(30)
+
+    def join(first: str, second: str, whole: str) -> None:
+        Path(whole).write_text(Path(first).read_text() + Path(second).read_text())
+
+    monkeypatch.setattr(client, "_download", download)
+    monkeypatch.setattr(client_module, "write_pair", join)
+    target = tmp_path / "both.stplan"
+    jobs = [sparsetune.Job("a job", "succeeded", "L", None, {}, str(at)) for at in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        written = list(pool.map(lambda one: client.bundle(one, target), jobs))
+    assert written == [target] * 4
+    assert target.read_text() in {f"L{at}" for at in range(4)}
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def refusal(status: int) -> sparsetune.ServerError:

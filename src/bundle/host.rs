@@ -19,6 +19,14 @@ pub(super) struct HostRunner {
     source: Source,
 }
 
+/// New values of a solve, in the order of its system.
+pub(super) struct SolveValues {
+    lower: Vec<f64>,
+    diagonal: Vec<f64>,
+    /// Where the plan keeps the matrix.
+    matrix: Option<Arc<Csr>>,
+}
+
 /// Where the kernel's values come from.
 enum Source {
     /// Entries of the matrix by place, or `None` where place i holds entry i; of the diagonal only if it has values.
@@ -142,38 +150,57 @@ impl HostRunner {
         Ok(self.plan.run(b, c, alpha, beta)?)
     }
 
-    /// Takes new values in the order of the matrix's entries.
-    pub(super) fn update(&mut self, values: &[f64]) -> Result<(), RunError> {
-        match &self.source {
-            Source::Maps { values: place, diagonal, rows, product } => {
-                let entries = gathered(place, values);
-                if *product {
-                    return Ok(self.plan.set_values(NewValues::Product(&entries))?);
-                }
+    /// New values of a solve in the order of the matrix's entries, as its plan takes them: everything that can be refused has been.
+    pub(super) fn prepared(&self, values: &[f64]) -> Result<SolveValues, RunError> {
+        let new = match &self.source {
+            Source::Maps { values: place, diagonal, rows, .. } => {
                 let diagonal = match diagonal {
                     Some(place) => gathered(place, values),
                     None => vec![1.0; *rows],
                 };
-                let new = NewValues::Solve { lower: &entries, diagonal: &diagonal };
-                Ok(self.plan.set_values(new)?)
+                SolveValues { lower: gathered(place, values), diagonal, matrix: None }
             }
-            Source::Matrix { matrix, problem } => {
+            Source::Matrix { matrix, problem: Problem::Sptrsv(solve) } => {
                 let matrix = Arc::new(with_values(matrix, values)?);
-                match problem {
-                    Problem::Spmm(_) => {
-                        let operand = ops::shared_operand(&matrix, problem);
-                        self.plan.set_values(NewValues::Product(operand.values()))?;
-                    }
-                    Problem::Sptrsv(solve) => {
-                        let system = Triangular::of(&matrix, solve);
-                        let system =
-                            system.map_err(|error| RunError::Operands(error.to_string()))?;
-                        let (lower, diagonal) = (&system.values, &system.diagonal);
-                        self.plan.set_values(NewValues::Solve { lower, diagonal })?;
-                    }
-                }
+                let system = Triangular::of(&matrix, solve);
+                let system = system.map_err(|error| RunError::Operands(error.to_string()))?;
+                let Triangular { values: lower, diagonal, .. } = system;
+                SolveValues { lower, diagonal, matrix: Some(matrix) }
+            }
+            Source::Matrix { .. } => {
+                return Err(RunError::Operands("the plan is a product, not a solve".to_owned()));
+            }
+        };
+        self.plan.takes(&new.lower, &new.diagonal)?;
+        Ok(new)
+    }
+
+    pub(super) fn put(&mut self, new: SolveValues) -> Result<(), RunError> {
+        let SolveValues { lower, diagonal, matrix: given } = new;
+        self.plan.set_values(NewValues::Solve { lower: &lower, diagonal: &diagonal })?;
+        if let (Source::Matrix { matrix, .. }, Some(given)) = (&mut self.source, given) {
+            *matrix = given;
+        }
+        Ok(())
+    }
+
+    /// Takes new values in the order of the matrix's entries.
+    pub(super) fn update(&mut self, values: &[f64]) -> Result<(), RunError> {
+        match &self.source {
+            Source::Maps { values: place, product: true, .. } => {
+                let entries = gathered(place, values);
+                Ok(self.plan.set_values(NewValues::Product(&entries))?)
+            }
+            Source::Matrix { matrix, problem: problem @ Problem::Spmm(_) } => {
+                let matrix = Arc::new(with_values(matrix, values)?);
+                let operand = ops::shared_operand(&matrix, problem);
+                self.plan.set_values(NewValues::Product(operand.values()))?;
                 self.source = Source::Matrix { matrix, problem: *problem };
                 Ok(())
+            }
+            _ => {
+                let new = self.prepared(values)?;
+                self.put(new)
             }
         }
     }

@@ -46,7 +46,11 @@ impl Pair {
     pub fn of(first: Arc<Bundle>, second: Arc<Bundle>) -> Result<Self, BundleError> {
         let [one, two] = [first.manifest(), second.manifest()];
         if one.matrix != two.matrix {
-            return Err(contradiction("the two plans of a pair are for different matrices"));
+            return Err(contradiction(format!(
+                "the two plans of a pair are for different matrices, {} and {}, whose patterns may be the same: ask for both triangles of \
+                 one matrix by one job",
+                one.matrix.digest, two.matrix.digest
+            )));
         }
         let device = |manifest: &Manifest| {
             let target = &manifest.target;

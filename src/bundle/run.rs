@@ -1,14 +1,13 @@
 //! Runs a bundle's plan on the caller's own buffers.
 
+mod check;
 mod pair;
 
 use self::pair::Linked;
-use super::check::{CheckReport, Inputs};
 use super::host::HostRunner;
 use super::open::Bundle;
 use super::pair::{Opened, Pair};
 use crate::domain::bundle::{Call, DenseOperand, Forward, Manifest, UpdateValues};
-use crate::domain::recipe::ArrayData;
 use crate::domain::{DeviceKind, Problem};
 use crate::engine::EngineError;
 use crate::engine::cuda::CudaPlan;
@@ -29,9 +28,6 @@ pub enum Place {
         libraries: Vec<PathBuf>,
     },
 }
-
-/// Most elements that a check draws: 64 GiB of f64. A bundle may name any shape.
-const MOST_DRAWN: u64 = 1 << 33;
 
 /// Why a plan cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -347,44 +343,6 @@ impl LoadedPlan {
         }
     }
 
-    /// Runs the bundle's own check: its inputs are drawn, and sampled outputs compared with those that were computed in
-    /// float64.
-    ///
-    /// # Errors
-    /// There is nothing to compare with, since the plan is untuned or has other values by now; or the call failed.
-    pub fn check(&self) -> Result<CheckReport, RunError> {
-        if let (Runner::Pair(pair), Some(_)) = (&self.runner, &self.pair) {
-            let (first, second) = (pair.first.check()?, pair.second.check()?);
-            let samples = first.samples + second.samples;
-            return Ok(CheckReport { samples, worst: first.worst.max(second.worst) });
-        }
-        let Some(bundle) = self.bundle.as_ref().filter(|_| !self.updated) else {
-            let why = "the check is for the values that the bundle was made with";
-            return Err(RunError::Operands(why.to_owned()));
-        };
-        let manifest = bundle.manifest();
-        let len = |operand: &DenseOperand| (operand.rows * operand.cols) as usize;
-        let (b_len, c_len) = (len(&self.call.b), len(&self.call.c));
-        if (b_len + c_len) as u64 > MOST_DRAWN {
-            let why = "the operands of this plan are too large to be drawn for a check";
-            return Err(RunError::Operands(why.to_owned()));
-        }
-        let inputs = Inputs::draw(&manifest.check, &self.problem, b_len, c_len);
-        if super::check::sha256(inputs.b.bytes()) != manifest.check.b_sha256 {
-            let why = "the inputs of the check came out differently than when the bundle was made";
-            return Err(RunError::Operands(why.to_owned()));
-        }
-        let mut c = inputs.c.bytes().to_vec();
-        self.run_on_host(inputs.b.bytes(), &mut c, manifest.check.alpha, manifest.check.beta)?;
-        if self.gave_up()? {
-            return Err(EngineError::Watchdog(gave_up().to_owned()).into());
-        }
-        let element = self.call.c.element;
-        let c = super::open::array_data(element, &c).unwrap_or(ArrayData::U16(Arc::from([])));
-        let rhs = self.problem.columns() as usize;
-        Ok(bundle.samples().compare(&manifest.check, &inputs.b, &c, rhs))
-    }
-
     /// Whether a kernel of an earlier call waited too long and ended itself, so that the call's result is not valid. Waits
     /// for all calls, and makes the plan usable again.
     ///
@@ -407,10 +365,6 @@ fn gathers(update: &UpdateValues) -> Result<(), RunError> {
         UpdateValues::Impossible { reason } => reason,
     };
     Err(RunError::Operands(format!("the values of this plan cannot be updated: {reason}")))
-}
-
-fn gave_up() -> &'static str {
-    "a kernel waited for longer than its limit and ended itself; the device is unharmed"
 }
 
 fn on_host() -> RunError {

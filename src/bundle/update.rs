@@ -10,7 +10,7 @@ use crate::domain::Problem;
 use crate::domain::bundle::{BundleArray, BundleStep, Forward, Manifest, UpdateValues};
 use crate::domain::recipe::{Array, ArrayData, Program, Recipe};
 use crate::engine::PlanFiles;
-use crate::engine::cuda::{CudaPlan, launch_steps, source};
+use crate::engine::cuda::{CudaPlan, Replacement, launch_steps, source};
 use crate::sparse::Csr;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,6 +35,19 @@ pub(super) fn on_gpu(plan: &CudaPlan, bundle: &Bundle, values: &[f64]) -> Result
             Err(RunError::Operands(format!("the values of this plan cannot be updated: {reason}")))
         }
     }
+}
+
+/// What [`on_gpu`] would put in place, where arrays have to be made again; `None` where values are put in place as they are.
+pub(super) fn prepared(
+    plan: &CudaPlan,
+    bundle: &Bundle,
+    values: &[f64],
+) -> Result<Option<Replacement>, RunError> {
+    if !matches!(bundle.manifest().update_values, UpdateValues::Host(_)) {
+        return Ok(None);
+    }
+    let (manifest, files) = made_again(bundle, values)?;
+    Ok(Some(plan.replacement(&manifest, &files)?))
 }
 
 /// The bundle's members with arrays made of other values.

@@ -29,11 +29,14 @@ pub struct InHand {
     concludes: AtomicBool,
     /// Whether it was.
     concluded: AtomicBool,
+    /// Whether it, or an earlier one, was.
+    any_concluded: AtomicBool,
 }
 
 impl InHand {
-    /// Sets the current job or training; earlier ones have ended.
+    /// Sets the current job or training; earlier ones have ended, and an interruption that was spent on them was theirs.
     pub fn is(&self, id: &str) {
+        self.concluded.store(false, Ordering::Relaxed);
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
     }
 
@@ -51,9 +54,15 @@ impl InHand {
         self.concludes.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the first interruption has been spent in that way.
+    /// Whether nothing was concluded yet of what is current; from now on something was.
+    fn is_first_interruption(&self) -> bool {
+        self.any_concluded.store(true, Ordering::Relaxed);
+        !self.concluded.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether an interruption has been spent in that way.
     pub fn concluded(&self) -> bool {
-        self.concluded.load(Ordering::Relaxed)
+        self.any_concluded.load(Ordering::Relaxed)
     }
 }
 
@@ -171,7 +180,7 @@ impl Local {
         let Some(id) = job.id().filter(|_| job.concludes.load(Ordering::Relaxed)) else {
             return false;
         };
-        if job.concluded.swap(true, Ordering::Relaxed) {
+        if !job.is_first_interruption() {
             return false;
         }
         let measured = self.client.job(&id).await.is_ok_and(|job| job.view.best.is_some());
@@ -184,21 +193,34 @@ impl Local {
         measured
     }
 
-    /// Cancels the job and waits for its end, because a server that stops before would return it to the queue.
+    /// Cancels the job and waits for its end, because a server that stops before would return it to the queue; and the job that one for
+    /// both triangles has submitted as it ended.
     async fn cancel(&self, id: &str) {
         let cancelled = async {
-            let mut state = self.client.cancel(id).await?;
-            while !state.is_final() {
-                tokio::time::sleep(PAUSE).await;
-                state = self.client.state(id).await?;
+            self.cancel_one(id).await?;
+            match self.client.job(id).await.map(|job| job.view) {
+                Ok(job) if job.then.is_some() => match &job.follow_up {
+                    Some(second) => self.cancel_one(&second.0).await,
+                    None => Ok(()),
+                },
+                // It is a training, or there is no more to it.
+                _ => Ok(()),
             }
-            anyhow::Ok(())
         };
         match tokio::time::timeout(CANCEL, cancelled).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(job = id, %error, "the job was not cancelled"),
             Err(_) => tracing::warn!(job = id, "the job did not end in time"),
         }
+    }
+
+    async fn cancel_one(&self, id: &str) -> anyhow::Result<()> {
+        let mut state = self.client.cancel(id).await?;
+        while !state.is_final() {
+            tokio::time::sleep(PAUSE).await;
+            state = self.client.state(id).await?;
+        }
+        Ok(())
     }
 
     /// Stops the server, and removes the folder if it was temporary.
@@ -236,4 +258,24 @@ fn config(
 fn fresh_token() -> anyhow::Result<String> {
     let secret = random::secret().context("no random bytes")?;
     Ok(crate::domain::Digest::from_bytes(secret).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The job of the other triangle follows: the first interruption of it ends it with its best so far, too.
+    #[test]
+    fn an_interruption_is_spent_on_one_job() {
+        let job = InHand::default();
+        job.concludes();
+        job.is("first");
+        assert!(!job.concluded());
+        assert!(job.is_first_interruption() && !job.is_first_interruption());
+        job.is("second");
+        assert!(job.is_first_interruption() && !job.is_first_interruption());
+        assert!(job.concluded(), "and the command says so at its end");
+        job.none();
+        assert!(job.id().is_none());
+    }
 }

@@ -3,7 +3,7 @@
 use super::client::Answer;
 use crate::domain::outcome::FEWEST_FOR_INTERVAL;
 use crate::domain::plan::Bound;
-use crate::domain::{FunnelStep, StoppedBy};
+use crate::domain::{FunnelStep, JobId, StoppedBy};
 use crate::explain::WHY_SLOWER;
 use crate::service::{MEASURED_BY_POST, STORED_BY_POST, UNSTORED};
 use crate::usage::{Place, ways};
@@ -363,6 +363,13 @@ fn by_commands(reason: &str) -> String {
         .replace(&format!("{UNSTORED}: {STORED_BY_POST}"), unstored)
         .replace(UNSTORED, unstored)
         .replace(MEASURED_BY_POST, "`sparsetune submit` measures it")
+}
+
+/// Why there is one plan where both triangles were asked for.
+pub fn half(job: &JobId) -> String {
+    format!(
+        "job {job} has the plan of the first triangle only: no job was submitted for the other, and its log says why; ask for both again"
+    )
 }
 
 /// What two plans take together, one call after the other, if both were measured by the same clock.

@@ -9,6 +9,7 @@ use crate::wire::{Job, Plan};
 use anyhow::Context;
 use serde_json::json;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 #[derive(Debug, clap::Args)]
 pub struct SubmitArgs {
@@ -61,21 +62,23 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     if let (Show::Progress, Some(budget)) = (shown, budget(&job.view)) {
         say(format_args!("{budget}\n"))?;
     }
+    // The job that is waited for.
+    let current = Mutex::new(job.view.id.clone());
     let work = async {
         let ended = follow(&client, &job.view.id.0, shown).await?;
         let second = match (&job.view.then, &ended.view.follow_up) {
-            (None, _) => None,
-            (Some(_), Some(id)) => Some(follow(&client, &id.0, shown).await?),
-            (Some(_), None) => {
-                anyhow::bail!("the job has succeeded, but names none for the other triangle")
+            (Some(_), Some(id)) => {
+                current.lock().unwrap_or_else(PoisonError::into_inner).clone_from(id);
+                Some(follow(&client, &id.0, shown).await?)
             }
+            (None, _) | (_, None) => None,
         };
         anyhow::Ok((ended, second))
     };
     let (ended, second) = tokio::select! {
         ended = work => ended?,
         _ = tokio::signal::ctrl_c() => {
-            let id = &job.view.id;
+            let id = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
             eprintln!("the job continues: {}/jobs/{id} shows it, and can cancel it", client.server());
             return Ok(ExitCode::from(INTERRUPTED));
         }
@@ -116,6 +119,8 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
             say(show::usage(&plan.view, args.server.place()))?;
         }
     }
+    // What there is has been said.
+    anyhow::ensure!(job.view.then.is_none(), show::half(&job.view.id));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -63,6 +63,16 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
     let tuned =
         Tuned::find(client, &matrix.view.digest, (&args.problem, &args.search), shown, job).await?;
     let second = tuned.second.as_deref();
+    if let Some(job) = &tuned.half {
+        if args.json {
+            let mut said = tuned.json();
+            said["matrix"] = matrix.raw;
+            say(said)?;
+        } else {
+            told(args, &matrix.view, &tuned)?;
+        }
+        anyhow::bail!(show::half(job));
+    }
     if let Some(file) = &args.bundle {
         let plans = [Some(&tuned), second].map(|tuned| tuned.map(|it| it.plan.view.id.0.as_str()));
         bundle::write(file, &bundle::download(client, plans, false).await?)?;
@@ -122,6 +132,8 @@ pub struct Tuned {
     pub plan: Answer<Plan>,
     pub trials: Vec<Answer<Trial>>,
     follow_up: Option<JobId>,
+    /// The job itself, if the problem names both triangles and there is no job of the other.
+    half: Option<JobId>,
     /// The job of the other triangle, if the problem names both.
     pub second: Option<Box<Self>>,
 }
@@ -142,10 +154,13 @@ impl Tuned {
         }
         let mut tuned = Self::ended(client, &submitted.view.id.0, shown).await?;
         if submitted.view.then.is_some() {
-            let why = "the job has succeeded, but names none for the other triangle";
-            let second = tuned.follow_up.as_ref().context(why)?.to_string();
-            started.is(&second);
-            tuned.second = Some(Box::new(Self::ended(client, &second, shown).await?));
+            match tuned.follow_up.as_ref().map(ToString::to_string) {
+                Some(second) => {
+                    started.is(&second);
+                    tuned.second = Some(Box::new(Self::ended(client, &second, shown).await?));
+                }
+                None => tuned.half = Some(submitted.view.id.clone()),
+            }
         }
         Ok(tuned)
     }
@@ -161,7 +176,7 @@ impl Tuned {
             .context("the job has succeeded, but names no plan")?;
         let plan = client.plan(id).await?;
         let follow_up = job.view.follow_up;
-        Ok(Self { job: job.raw, plan, trials, follow_up, second: None })
+        Ok(Self { job: job.raw, plan, trials, follow_up, half: None, second: None })
     }
 
     fn json(&self) -> Value {

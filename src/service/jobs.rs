@@ -45,6 +45,29 @@ impl Service {
             let message = format!("must be {lowest} to {highest}, as the token permits");
             return Err(ServiceError::invalid("/priority", message));
         }
+        self.queue(asked, idempotency_key, priority, false).await
+    }
+
+    /// The second part of a job that was admitted with the budget of both: whatever has become of its token since, it is queued with the
+    /// priority of the first.
+    pub(super) async fn submit_second(
+        &self,
+        asked: &JobRequest,
+        key: String,
+        priority: i32,
+    ) -> Result<Submitted> {
+        self.queue(asked, Some(key), priority, true).await
+    }
+
+    async fn queue(
+        &self,
+        asked: &JobRequest,
+        idempotency_key: Option<String>,
+        priority: i32,
+        continues: bool,
+    ) -> Result<Submitted> {
+        let unlimited = TokenLimits::default();
+        let limits = if continues { &unlimited } else { &self.caller.limits };
         let idempotency = match idempotency_key {
             // The digest of the client's request, before today's defaults are filled in.
             Some(key) => Some((key, digest_of(asked)?)),
@@ -78,7 +101,8 @@ impl Service {
             work: queued(filled, &target).into(),
             idempotency,
             // The bound may be below what nobody has asked for.
-            priority: priority.min(limits.highest_priority()),
+            priority: if continues { priority } else { priority.min(limits.highest_priority()) },
+            continues,
         };
         match self.store.submit(&new).await {
             Ok(submission) => submitted(submission, asked),

@@ -327,6 +327,16 @@ fn both(parts: [Problem; 2], first: Lookup, second: Lookup) -> Lookup {
     let mut reasons = told(&parts[0], first.reasons);
     reasons.extend(told(&parts[1], second.reasons));
     let (Some(plan), Some(other)) = (first.plan, second.plan) else { return none(reasons) };
+    // Plans may hold for all matrices of a pattern, but the two of a pair have to be of one.
+    if plan.matrix != other.matrix {
+        let (one, two) = (plan.matrix, other.matrix);
+        reasons.push(format!(
+            "the plans that were found, {} of matrix {one} and {} of matrix {two}, cannot be run as a pair: ask for both triangles of one \
+             matrix by one job",
+            plan.id, other.id
+        ));
+        return none(reasons);
+    }
     // The farther of two neighbours is the worse match.
     let farther = if second.distance > first.distance { second.neighbour } else { first.neighbour };
     Lookup {

@@ -67,16 +67,21 @@ pub(super) fn fill(
 }
 
 /// A filled request as the one job that is queued for it. Of a problem with both triangles the job tunes the first, and names the second
-/// for the job that follows it; each has half of the budget.
+/// for the job that follows it; each has half of the seconds and trials, and measures `top_k` candidates of its own.
 pub(super) fn first_part(filled: JobRequest) -> Result<JobRequest> {
     let Some([first, second]) = filled.problem.parts() else { return Ok(filled) };
     if filled.search.measure {
         let message = "both triangles are two jobs already: ask for them again with another strategy to have them measured";
         return Err(ServiceError::invalid("/search/measure", message));
     }
+    if filled.search.trials.is_some_and(|trials| trials < 2) {
+        let message =
+            "must be 2 or more: both triangles are two jobs, and each has half of the trials";
+        return Err(ServiceError::invalid("/search/trials", message));
+    }
     let search = Search {
         seconds: filled.search.seconds.map(|seconds| seconds / 2.0),
-        trials: filled.search.trials.map(|trials| (trials / 2).max(1)),
+        trials: filled.search.trials.map(|trials| trials / 2),
         then: Some(second),
         ..filled.search.clone()
     };

@@ -97,6 +97,8 @@ pub struct NewWork {
     pub idempotency: Option<(String, Digest)>,
     /// Work of a higher priority is claimed first.
     pub priority: i32,
+    /// It is the second part of a job that was admitted with the budget of both: no quota is asked about it.
+    pub continues: bool,
 }
 
 impl From<Training> for NewWork {
@@ -104,7 +106,7 @@ impl From<Training> for NewWork {
     fn from(training: Training) -> Self {
         let Scope { op, device_class } = &training.request.scope;
         let dedup_key = format!("train;{op};{device_class}");
-        Self { work: training.into(), dedup_key, idempotency: None, priority: 0 }
+        Self { work: training.into(), dedup_key, idempotency: None, priority: 0, continues: false }
     }
 }
 
@@ -125,11 +127,14 @@ pub struct Finish {
     pub made: Option<Made>,
     /// Bytes that a plan's program and arrays count for in a quota.
     pub charged: u64,
+    /// Work that was queued for the same request, as its second part: it is cancelled if this work was asked to stop meanwhile.
+    pub queued: Option<JobId>,
 }
 
 impl Finish {
     pub fn job(job: Job, plan: Option<Plan>) -> Self {
-        Self { work: job.into(), made: plan.map(|plan| Made::Plan(Box::new(plan))), charged: 0 }
+        let made = plan.map(|plan| Made::Plan(Box::new(plan)));
+        Self { work: job.into(), made, charged: 0, queued: None }
     }
 
     pub fn training(training: Training, model: Option<NewModel>) -> Self {
@@ -137,6 +142,7 @@ impl Finish {
             work: training.into(),
             made: model.map(|model| Made::Model(Box::new(model))),
             charged: 0,
+            queued: None,
         }
     }
 }

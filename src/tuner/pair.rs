@@ -27,10 +27,14 @@ impl Tuner {
         self.runtime.block_on(async {
             let job = self.submitted(matrix, problem, search, expected_calls).await?;
             let first = self.ended(job).await?;
-            let follow_up = first.follow_up.clone();
+            let (id, follow_up) = (first.id.clone(), first.follow_up.clone());
             let plan = self.plan_of(first).await?;
-            let why = "the job of the other triangle was not submitted";
-            let second = follow_up.ok_or_else(|| TunerError::Failed(why.to_owned()))?;
+            let second = follow_up.ok_or_else(|| {
+                TunerError::Failed(format!(
+                    "job {id} has the plan {} of the first triangle, but no job was submitted for the other: its log says why",
+                    plan.id
+                ))
+            })?;
             let second = self.ended(self.service.job(&second).await?).await?;
             Ok([plan, self.plan_of(second).await?])
         })

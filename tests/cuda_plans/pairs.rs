@@ -47,6 +47,88 @@ fn two_plans_run_by_one_call_alone_and_captured() {
     assert_eq!(here.count("fakeLive"), live, "all memory is given back");
 }
 
+/// Threads share a pair: no call writes the vector between the plans before another's second plan has read it.
+#[test]
+fn calls_of_several_threads_keep_to_their_own_numbers() {
+    let Some(here) = Here::open().filter(|here| here.fake) else { return };
+    let [first, second] = [false, true].map(|transpose| {
+        let (manifest, files) = triangle::plan("spsv", transpose, 1, true);
+        here.load(&manifest, &files).expect("the plan loads")
+    });
+    for plan in [&first, &second] {
+        plan.update_values_from_host(&triangle::FIRST, 0).expect("new values");
+    }
+    let link = CudaLink::new(&first, &second).expect("the plans fit together");
+    let driver = &here.driver;
+    let stream = driver.stream();
+    let rows = triangle::known(1).len();
+    // Each call with a result of its own.
+    const CALLS: usize = 500;
+    let operands: Vec<(u64, Vec<u64>)> = (1..=4)
+        .map(|thread| driver.upload(&vec![thread as f32; rows]))
+        .map(|b| (b, (0..CALLS).map(|_| driver.upload(&vec![0f32; rows])).collect()))
+        .collect();
+    let run = |b: u64, x: u64| {
+        unsafe { link.run([&first, &second], b, x, stream) }.expect("a call");
+    };
+    let alone = operands.iter().map(|(b, own)| {
+        run(*b, own[0]);
+        driver.wait(stream);
+        driver.download::<f32>(own[0], rows)
+    });
+    let alone: Vec<Vec<f32>> = alone.collect();
+    assert!(alone.windows(2).all(|two| two[0] != two[1]));
+    std::thread::scope(|scope| {
+        for (b, own) in &operands {
+            scope.spawn(|| own.iter().for_each(|x| run(*b, *x)));
+        }
+    });
+    driver.wait(stream);
+    for ((_, own), alone) in operands.iter().zip(&alone) {
+        let right = |x: &&u64| driver.download::<f32>(**x, rows) == *alone;
+        assert_eq!(own.iter().filter(right).count(), CALLS);
+    }
+}
+
+/// Whether an update can be captured is known before anything of it is queued.
+#[test]
+fn an_update_that_cannot_be_captured_is_known_beforehand() {
+    let Some(here) = Here::open().filter(|here| here.fake) else { return };
+    let driver = &here.driver;
+    let (manifest, files) = scale::plan(&driver.compute_capability());
+    let placed = here.load(&manifest, &files).expect("the plan loads");
+    let (manifest, files) = triangle::plan("spsv", false, 1, true);
+    let analysed = here.load(&manifest, &files).expect("the plan loads");
+    let stream = driver.stream();
+    for plan in [&placed, &analysed] {
+        assert_eq!(plan.may_take_on_device(stream), Ok(()));
+    }
+    drop(driver.record(stream, || {
+        assert_eq!(placed.may_take_on_device(stream), Ok(()));
+        assert!(refusal(analysed.may_take_on_device(stream)).contains("captured"));
+    }));
+}
+
+/// One call from the host and back goes through the vector between the plans, as one on the device does.
+#[test]
+fn a_call_on_the_host_is_a_call_of_the_link() {
+    let Some(here) = Here::open() else { return };
+    let (manifest, files) = scale::plan(&here.driver.compute_capability());
+    let [first, second] = [0, 1].map(|_| here.load(&manifest, &files).expect("the plan loads"));
+    let link = CudaLink::new(&first, &second).expect("the plans fit together");
+    let b: Vec<f32> = (0..ROWS).map(|row| row as f32 - 1.25).collect();
+    let mut c = vec![0; ROWS * 4];
+    link.call_on_host([&first, &second], &bytes(&b), &mut c).expect("a call");
+    let between: Vec<f32> = (0..ROWS).map(|row| expected(&values(), &b, row, 1)).collect();
+    let got: Vec<f32> = c
+        .chunks_exact(4)
+        .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        .collect();
+    close(&got, |row| expected(&values(), &between, row, 1));
+    let refused = link.call_on_host([&first, &second], &c[4..], &mut [0; 4]);
+    assert!(refusal(refused).contains("bytes"));
+}
+
 /// The factors of an incomplete Cholesky factorisation by cuSPARSE, L and its transpose.
 #[test]
 fn both_solves_take_new_values_and_undo_both_products() {

@@ -203,6 +203,16 @@ async fn both_triangles_are_one_request_whose_job_names_the_other_part() {
         (alone.search.seconds, alone.search.trials) = (Some(4.5), Some(5));
         assert!(world.service.submit(&alone, None).await.unwrap().created);
     }
+    // One trial has no half.
+    let mut asked = solve(&matrix, both(Diagonal::Unit, false));
+    asked.search.trials = Some(1);
+    match world.service.submit(&asked, None).await {
+        Err(ServiceError::Invalid { pointer, message }) => {
+            assert_eq!(pointer, "/search/trials");
+            assert!(message.contains("2 or more"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
     let mut asked = solve(&matrix, both(Diagonal::Unit, false));
     (asked.search.strategy, asked.search.measure) = (SearchStrategy::Predicted, true);
     match world.service.submit(&asked, None).await {
@@ -261,4 +271,22 @@ async fn both_plans_are_found_by_one_lookup_or_neither() {
     let found = world.service.lookup(&query).await.unwrap();
     let second = made.pop();
     assert_eq!((found.grade, found.plan, found.second), (Grade::Exact, made.pop(), second));
+    // A later plan of the same pattern and of other values holds for both matrices, but is no pair with the other plan.
+    let other = world.upload(&tridiagonal(20).replace(".5", ".25")).await.matrix;
+    assert_eq!(
+        (other.pattern_digest, other.digest == matrix.digest),
+        (matrix.pattern_digest, false)
+    );
+    let Problem::Sptrsv(upper) = query.problem.parts().unwrap()[1] else { unreachable!() };
+    world.service.submit(&solve(&other, upper), None).await.unwrap();
+    let claim = world.claim().await;
+    let plan = plan(&device(), &other, &claim.job);
+    world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();
+    for asked in [other.digest, matrix.pattern_digest] {
+        let query = LookupQuery { matrix: asked, ..query.clone() };
+        let found = world.service.lookup(&query).await.unwrap();
+        assert_eq!((found.grade, found.plan, found.second), (Grade::None, None, None));
+        let why = found.reasons.last().unwrap();
+        assert!(why.contains("cannot be run as a pair"), "{why}");
+    }
 }

@@ -136,6 +136,45 @@ pub async fn a_job_ends_once(harness: &Harness) {
     );
 }
 
+/// A job for both triangles that is cancelled after it has queued its second part, and before its end is stored.
+pub async fn a_cancel_while_a_job_ends_reaches_its_second_part(harness: &Harness) {
+    let store = harness.open().await;
+    for (cancelled, runs) in [(false, false), (true, false), (true, true)] {
+        let name = format!("{cancelled} {runs}");
+        let matrix = matrix("m", 1);
+        store.insert_matrix(&matrix).await.unwrap();
+        let first = created(store.submit(&new_job(&matrix, &name, 1)).await.unwrap());
+        let claimed = claim(&*store, "w", LEASE).await.unwrap();
+        let second = new_job(&matrix, &format!("second of {name}"), 2);
+        let second = created(store.submit(&second).await.unwrap());
+        let other = match runs {
+            true => claim(&*store, "v", LEASE).await,
+            false => None,
+        };
+        if cancelled {
+            store.request_cancel(&first.id).await.unwrap();
+        }
+        let mut finish = ended(&claimed.job, JobState::Failed, None);
+        finish.queued = Some(second.id.clone());
+        store.finish(&claimed.fence, &finish).await.unwrap();
+        let state = store.job(&second.id).await.unwrap().unwrap().state;
+        match (cancelled, other) {
+            (false, _) => {
+                assert_eq!(state, JobState::Queued);
+                store.request_cancel(&second.id).await.unwrap();
+            }
+            (true, None) => assert_eq!(state, JobState::Cancelled),
+            (true, Some(other)) => {
+                assert!(store.held(&other.fence).await.unwrap().cancel_requested);
+                store
+                    .finish(&other.fence, &ended(&other.job, JobState::Cancelled, None))
+                    .await
+                    .unwrap();
+            }
+        }
+    }
+}
+
 pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Harness) {
     let store = harness.open().await;
     let (matrix, job) = queued(&*store).await;

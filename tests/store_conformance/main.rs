@@ -190,6 +190,7 @@ conform! {
     leases::a_lapsed_job_asked_to_stop_is_not_claimed,
     leases::a_released_job_is_queued_again,
     leases::a_job_ends_once,
+    leases::a_cancel_while_a_job_ends_reaches_its_second_part,
     leases::a_job_that_loses_its_workers_is_given_up,
     leases::an_unreadable_job_does_not_hold_up_the_queue,
     records::a_resumed_job_finds_its_trials,

@@ -92,6 +92,7 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewWork {
         dedup_key: dedup.to_owned(),
         idempotency: None,
         priority: 0,
+        continues: false,
     }
 }
 

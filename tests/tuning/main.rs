@@ -21,6 +21,7 @@ mod interruptions;
 mod learned;
 mod outages;
 mod outcomes;
+mod pairs;
 #[path = "../fixture/postgres.rs"]
 mod postgres;
 mod predicted;

@@ -28,9 +28,16 @@ void check(const char* which, const sparsetune::Plan& plan) {
 }
 
 void run(const std::string& first, const std::string& second, int device) {
-    const sparsetune::Pair pair(sparsetune_first::description, first, sparsetune_second::description, second, device);
+    sparsetune::Pair pair(sparsetune_first::description, first, sparsetune_second::description, second, device);
     check("first", pair.first());
     check("second", pair.second());
+    const double differs = pair.differs();
+    std::printf("both\n");
+    std::printf("error      %.3g of what rounding may be\n", differs);
+    // Also what is not a number.
+    if (!(differs <= 1.0)) {
+        throw sparsetune::Error("The result of both is wrong.");
+    }
 }
 
 }  // namespace

@@ -82,6 +82,18 @@ public:
         backend_->update_on_device(values, stream);
     }
 
+    // Throws if new values cannot be put in place: at all, or on the device while this stream is being captured. To be asked before
+    // values are given to several plans.
+    void require_updatable() const {
+        if (!description_.updatable) {
+            throw Error("The values of this plan cannot be replaced here: its arrays are functions of all values.");
+        }
+    }
+    void require_update_on_device(CUstream stream) const { backend_->require_update_on_device(stream); }
+
+    // One call on operands in host memory, complete on return.
+    void run_on_host(const void* b, void* c) const { backend_->run_on_host(b, c, 1.0, 0.0); }
+
     // Compares a call on drawn inputs with sampled outputs. For the values that the bundle was made with; waits.
     CheckReport check() const {
         detail::Trial trial(description_);

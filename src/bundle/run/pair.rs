@@ -1,8 +1,9 @@
 //! Two plans that are run by one call: the second solves with what the first has computed.
 
+use super::super::host::SolveValues;
 use super::{LoadedPlan, RunError, Runner};
 use crate::domain::bundle::{Call, UpdateValues};
-use crate::engine::cuda::{CudaLink, CudaPlan};
+use crate::engine::cuda::{CudaLink, CudaPlan, Replacement};
 use std::sync::{Mutex, PoisonError};
 
 /// Both plans, and what is between them.
@@ -13,7 +14,7 @@ pub(super) struct Linked {
     pub(super) second: LoadedPlan,
     /// The vector between them in host memory, in words that suit every element. Calls wait for each other here.
     between: Mutex<Vec<u64>>,
-    /// An update has reached the first plan and not the second.
+    /// An update has reached the first plan and not the second, whose device has failed.
     torn: bool,
 }
 
@@ -39,6 +40,9 @@ impl Linked {
 
     pub(super) fn run_on_host(&self, b: &[u8], c: &mut [u8]) -> Result<(), RunError> {
         self.whole()?;
+        if let (Some(link), Some(plans)) = (&self.link, self.on_gpu()) {
+            return Ok(link.call_on_host(plans, b, c)?);
+        }
         let mut words = self.between.lock().unwrap_or_else(PoisonError::into_inner);
         words.resize(c.len().div_ceil(size_of::<u64>()), 0);
         let between = &mut bytemuck::cast_slice_mut(&mut words)[..c.len()];
@@ -63,13 +67,14 @@ impl Linked {
     }
 
     pub(super) fn update_values(&mut self, values: &[f64]) -> Result<(), RunError> {
-        // What can be known beforehand, so that both take the values or neither.
         self.first.check_values(values)?;
         self.second.check_values(values)?;
         self.possible()?;
-        self.first.update_values(values)?;
+        // Whatever one of them refuses, such as a pivot that is zero in its type, it refuses here, before either takes them.
+        let (first, second) = (self.first.prepared(values)?, self.second.prepared(values)?);
+        self.first.put(first, values)?;
         self.torn = true;
-        self.second.update_values(values)?;
+        self.second.put(second, values)?;
         self.torn = false;
         Ok(())
     }
@@ -84,6 +89,16 @@ impl Linked {
         stream: u64,
     ) -> Result<(), RunError> {
         self.possible()?;
+        let Some(plans) = self.on_gpu() else { return Err(super::on_host()) };
+        if self.first.is_made_on_host() || self.second.is_made_on_host() {
+            // SAFETY: the caller's. Both plans have elements of one type.
+            let values = unsafe { plans[0].values_on_host(values, stream) }?;
+            return self.update_values(&values);
+        }
+        // Before either is queued: half of an update in a graph would be of no use.
+        for plan in plans {
+            plan.may_take_on_device(stream)?;
+        }
         // SAFETY: the caller's.
         unsafe { self.first.update_values_on_device(values, stream) }?;
         self.torn = true;
@@ -123,7 +138,50 @@ impl Linked {
     }
 }
 
+/// New values that a plan has accepted.
+enum Prepared {
+    Host(SolveValues),
+    /// Arrays that were made again.
+    Made(Box<Replacement>),
+    /// They are put in place as they are.
+    Placed,
+}
+
 impl LoadedPlan {
+    fn prepared(&self, values: &[f64]) -> Result<Prepared, RunError> {
+        match (&self.runner, &self.bundle) {
+            (Runner::Host(host), bundle) => {
+                if let Some(bundle) = bundle {
+                    super::gathers(&bundle.manifest().update_values)?;
+                }
+                Ok(Prepared::Host(host.prepared(values)?))
+            }
+            (Runner::Cuda(plan), Some(bundle)) => {
+                let made = super::super::update::prepared(plan, bundle, values)?;
+                Ok(made.map_or(Prepared::Placed, |made| Prepared::Made(Box::new(made))))
+            }
+            (Runner::Cuda(_) | Runner::Pair(_), _) => Err(RunError::NoValues),
+        }
+    }
+
+    /// Puts values in place that [`Self::prepared`] has accepted.
+    fn put(&mut self, new: Prepared, values: &[f64]) -> Result<(), RunError> {
+        match (&mut self.runner, new) {
+            (Runner::Host(host), Prepared::Host(new)) => host.put(new)?,
+            (Runner::Cuda(plan), Prepared::Made(new)) => plan.put(*new)?,
+            _ => return self.update_values(values),
+        }
+        self.updated = true;
+        self.without_values = false;
+        Ok(())
+    }
+
+    /// Whether new values need arrays that the host makes of them.
+    fn is_made_on_host(&self) -> bool {
+        let update = self.bundle.as_ref().map(|bundle| &bundle.manifest().update_values);
+        matches!(update, Some(UpdateValues::Host(_)))
+    }
+
     fn on_gpu(&self) -> Option<&CudaPlan> {
         match &self.runner {
             Runner::Cuda(plan) => Some(plan),

@@ -170,6 +170,40 @@ fn a_zero_pivot_of_the_upper_factor_is_refused_by_its_row() {
     }
 }
 
+/// What only the second plan refuses leaves the first as it was.
+#[test]
+fn new_values_that_one_of_the_two_refuses_are_taken_by_neither() {
+    let matrix = factors(7, |_, _| true);
+    for (dtype, pivot) in [(Dtype::F64, 0.0), (Dtype::F32, 1e-60)] {
+        for transpose in [false, true] {
+            let problem = both(1, dtype, Diagonal::Unit, transpose);
+            let untuned = LoadedPlan::untuned(&matrix, &problem).unwrap();
+            let opened = reopened(&pair(&matrix, &problem, 0, Values::Included));
+            for mut loaded in [untuned, LoadedPlan::open(&opened, &Place::Host).unwrap()] {
+                let element = problem.dtype();
+                let run = |loaded: &LoadedPlan| {
+                    let b: Vec<u8> = match element {
+                        Dtype::F32 => (1..8).flat_map(|at| (at as f32).to_le_bytes()).collect(),
+                        _ => (1..8).flat_map(|at| f64::from(at).to_le_bytes()).collect(),
+                    };
+                    let mut x = vec![0; b.len()];
+                    loaded.run_on_host(&b, &mut x, 1.0, 0.0).unwrap();
+                    x
+                };
+                let before = run(&loaded);
+                let mut values: Vec<f64> = matrix.values().iter().map(|it| it * 1.5).collect();
+                // The pivot of U; the diagonal of L is all ones.
+                values[matrix.indptr()[3] + 3] = pivot;
+                assert!(loaded.update_values(&values).is_err());
+                assert_eq!(run(&loaded), before, "{problem}");
+                values[matrix.indptr()[3] + 3] = 3.0;
+                loaded.update_values(&values).unwrap();
+                assert_ne!(run(&loaded), before);
+            }
+        }
+    }
+}
+
 type Files = BTreeMap<String, Vec<u8>>;
 
 #[test]

@@ -58,7 +58,8 @@ impl<'m> PairSummary<'m> {
 impl Promise {
     /// One call after the other: times are added, where both were measured by the same clock. The vendor's time is that of its best
     /// routine for the one and for the other. Intervals do not add up and are left out, and so is the number of calls to break
-    /// even.
+    /// even. The error of the second solve is relative to what the first has computed, so neither's error, nor the larger, is that of
+    /// both.
     pub fn of_two(first: &Self, second: &Self) -> Self {
         fn sum<T>(first: Option<T>, second: Option<T>, add: impl Fn(T, T) -> T) -> Option<T> {
             Some(add(first?, second?))
@@ -73,7 +74,7 @@ impl Promise {
         Self {
             median_us,
             ci95_us: None,
-            rel_error: sum(first.rel_error, second.rel_error, f64::max),
+            rel_error: None,
             speedup: times.map(|(vendor, median)| vendor.median_us / median),
             vendor,
             preprocess_ms: sum(first.preprocess_ms, second.preprocess_ms, add),
@@ -85,17 +86,17 @@ impl Promise {
 }
 
 fn two_vendors(first: Baseline, second: Baseline) -> Baseline {
-    let algorithm = match first.algorithm == second.algorithm {
-        true => first.algorithm,
-        false => format!("{} and {}", first.algorithm, second.algorithm),
+    let joined = |first: String, second: String| match first == second {
+        true => first,
+        false => format!("{first} and {second}"),
     };
     Baseline {
         median_us: first.median_us + second.median_us,
         clocks: two_times(&first.clocks, &second.clocks),
         preprocess_ms: first.preprocess_ms + second.preprocess_ms,
-        algorithm,
-        name: first.name,
-        version: first.version,
+        algorithm: joined(first.algorithm, second.algorithm),
+        name: joined(first.name, second.name),
+        version: joined(first.version, second.version),
     }
 }
 
@@ -171,9 +172,20 @@ mod tests {
     fn times_of_two_calls_are_added_and_so_are_the_vendors() {
         let both = Promise::of_two(&promise(10.0, 40.0), &promise(30.0, 80.0));
         assert_eq!((both.median_us, both.speedup), (Some(40.0), Some(3.0)));
-        assert_eq!((both.rel_error, both.preprocess_ms), (Some(30.0 * 1e-16), Some(4.0)));
+        assert_eq!((both.rel_error, both.preprocess_ms), (None, Some(4.0)));
         let vendor = both.vendor.unwrap();
         assert_eq!((vendor.median_us, vendor.preprocess_ms), (120.0, 2.0));
+        assert_eq!((vendor.name.as_str(), vendor.version.as_str()), ("cuSPARSE", "12.6.3"));
+        // Where the best routines are of two vendors, both are named.
+        let mut other = promise(30.0, 80.0);
+        let vendor = other.vendor.as_mut().unwrap();
+        (vendor.name, vendor.version) = ("MKL".to_owned(), "2025.0".to_owned());
+        let vendor = Promise::of_two(&promise(10.0, 40.0), &other).vendor.unwrap();
+        assert_eq!(vendor.name, "cuSPARSE and MKL");
+        assert_eq!(
+            (vendor.algorithm.as_str(), vendor.version.as_str()),
+            ("spsv", "12.6.3 and 2025.0")
+        );
         assert_eq!(both.clock, Some(Clock::Pipelined));
         // Times by different clocks have no sum.
         let other = Promise { clock: Some(Clock::Isolated), ..promise(30.0, 80.0) };

@@ -199,6 +199,19 @@ impl HostPlan {
     }
 }
 
+impl HostPlan {
+    /// Whether [`Self::set_values`] takes the values of a solve: to be asked before they are given to several plans.
+    pub fn takes(&self, lower: &[f64], diagonal: &[f64]) -> Result<(), EngineError> {
+        match &self.work {
+            Work::SolveF32(solve) => solve.takes(lower, diagonal, self.threads),
+            Work::SolveF64(solve) => solve.takes(lower, diagonal, self.threads),
+            Work::ProductF32(_) | Work::ProductF64(_) => {
+                Err(refused("the plan is a product, not a solve"))
+            }
+        }
+    }
+}
+
 impl<T: Multiplied + Mkled> Product<T> {
     fn of(
         matrix: Arc<Csr>,
@@ -271,10 +284,20 @@ impl<T: Mkled> Solve<T> {
         diagonal: &[f64],
         threads: &Threads,
     ) -> Result<(), EngineError> {
-        if self.diagonal == Diagonal::Unit && diagonal.iter().any(|&pivot| pivot != 1.0) {
-            return Err(refused("the plan is for a unit diagonal: its new values must be 1"));
-        }
+        self.unit_stays(diagonal)?;
         self.operand.set_values(lower, diagonal, threads)
+    }
+
+    fn takes(&self, lower: &[f64], diagonal: &[f64], threads: &Threads) -> Result<(), EngineError> {
+        self.unit_stays(diagonal)?;
+        self.operand.taken(lower, diagonal, threads).map(drop)
+    }
+
+    fn unit_stays(&self, diagonal: &[f64]) -> Result<(), EngineError> {
+        match self.diagonal == Diagonal::Unit && diagonal.iter().any(|&pivot| pivot != 1.0) {
+            true => Err(refused("the plan is for a unit diagonal: its new values must be 1")),
+            false => Ok(()),
+        }
     }
 }
 

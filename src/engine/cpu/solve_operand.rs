@@ -115,14 +115,13 @@ impl<T: Mkled> SystemOperand<T> {
         self.system.rows() * self.sides
     }
 
-    /// Replaces the values; they are those of the strictly lower entries and of the diagonal, in the system's order.
-    /// Schedules stay valid.
-    pub fn set_values(
-        &mut self,
+    /// New values in the type of the solve, if it takes them; in the order of [`Self::set_values`].
+    pub fn taken(
+        &self,
         lower: &[f64],
         diagonal: &[f64],
         threads: &Threads,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Vec<T>, EngineError> {
         let (rows, nnz) = (self.system.rows(), self.system.nnz());
         if lower.len() != nnz || diagonal.len() != rows {
             return Err(EngineError::Refused(format!(
@@ -140,6 +139,18 @@ impl<T: Mkled> SystemOperand<T> {
                 T::NAME
             )));
         }
+        Ok(values)
+    }
+
+    /// Replaces the values; they are those of the strictly lower entries and of the diagonal, in the system's order.
+    /// Schedules stay valid.
+    pub fn set_values(
+        &mut self,
+        lower: &[f64],
+        diagonal: &[f64],
+        threads: &Threads,
+    ) -> Result<(), EngineError> {
+        let values = self.taken(lower, diagonal, threads)?;
         if let Some(mkl) = &mut self.mkl {
             let which = (mkl.routine(), self.sides);
             *mkl = MklSolve::of(&self.system, &values, diagonal, which, self.threads)?;

@@ -39,7 +39,7 @@ mod verify;
 
 pub use export::launch_steps;
 pub use open::Options;
-pub use plan::{CudaLink, CudaPlan};
+pub use plan::{CudaLink, CudaPlan, Replacement};
 pub use probe::{DeviceReport, Probe, devices, probe};
 
 use self::baseline::{Factors, Routine};

@@ -143,7 +143,9 @@ async fn tune_again(
     else {
         return Ok(None);
     };
-    let request = made_by.request.clone();
+    let mut request = made_by.request.clone();
+    // This plan alone: that of the other triangle is judged by itself.
+    request.search.then = None;
     // Any device of the plan's class.
     let target = Target { device: plan.device, only: None };
     let again = NewWork {
@@ -151,6 +153,7 @@ async fn tune_again(
         work: jobs::queued(request, &target).into(),
         idempotency: None,
         priority: 0,
+        continues: false,
     };
     match store.submit(&again).await {
         Ok(Submission::Created(work) | Submission::Existing(work)) => Ok(Some(format!(

@@ -11,8 +11,8 @@ use crate::domain::funnel::{DRAW, RANK};
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Matrix, Plan,
-    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp, Timing, discreet,
+    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobId, JobState, Judged, Matrix,
+    Plan, Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp, Timing, discreet,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -20,7 +20,7 @@ use crate::search::{self, Budget, CandidateSelector, Contender, Decision, Draw, 
 use crate::service::lease::LeaseSignals;
 use crate::service::predicted::Learned;
 use crate::service::{Ranker, Service};
-use crate::store::{BlobError, Finish, StoreError};
+use crate::store::{BlobError, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub struct Session<'a> {
     pub compiled: Vec<(Candidate, Resources)>,
     /// The trials of this attempt, and how long they took together.
     pub pace: (u32, Duration),
+    /// The job of the second part, if this attempt has queued it.
+    pub queued: Option<JobId>,
 }
 
 /// Everything that a plan is built from.
@@ -167,13 +169,7 @@ impl Session<'_> {
     async fn finish(self, mut job: Job, plan: Option<Plan>) -> Result<(), StoreError> {
         job.finished_at = Some(Timestamp::now());
         self.signals.ended.cancel();
-        let charged = match &plan {
-            Some(plan) => self.service.charge_of(plan).await,
-            None => 0,
-        };
-        let finish = Finish { charged, ..Finish::job(job, plan) };
-        let store = self.service.store();
-        self.signals.lasting(|| store.finish(self.recorder.fence(), &finish)).await.map(drop)
+        self.end(job, plan).await
     }
 
     /// Returns the job to the queue; the attempt is not counted.

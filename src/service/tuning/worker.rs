@@ -271,6 +271,7 @@ impl Worker {
             measuring: self.measuring,
             compiled: Vec::new(),
             pace: (0, Duration::ZERO),
+            queued: None,
         };
         let end = session.run().await;
         drop(lock);

@@ -2,8 +2,8 @@
 
 use super::codec::{self, Stored, decode, encode};
 use super::db::{self, Connection};
-use super::{SqlStore, jobs};
-use crate::domain::{Event, EventKind, JobId, Timestamp, Trial};
+use super::{SqlStore, jobs, rows};
+use crate::domain::{Event, EventKind, Job, JobId, Problem, Timestamp, Trial, Work};
 use crate::store::{Result, StoreError, Story};
 
 /// Writes an event under a number that the caller has just taken from the job's `last_seq`.
@@ -13,7 +13,17 @@ pub(super) async fn append(
     seq: i64,
     kind: &EventKind,
 ) -> Result<()> {
-    let body = encode(kind)?;
+    let body = match kind {
+        // As the row of the job: earlier versions read events, too.
+        EventKind::Job(work) => match &**work {
+            Work::Tune(job) if job.request.search.then.is_some() => {
+                let job = Job { request: rows::first_part(&job.request), ..(**job).clone() };
+                encode(&Work::from(job).into_event())?
+            }
+            _ => encode(kind)?,
+        },
+        _ => encode(kind)?,
+    };
     db::query("INSERT INTO events (job, seq, at, version, body) VALUES ($1, $2, $3, $4, $5)")
         .bind(&job.0)
         .bind(seq)
@@ -74,8 +84,8 @@ fn kind(version: i64, body: &str) -> Result<Option<EventKind>> {
 
 impl EventRow {
     /// `None` for a kind that this version does not know.
-    fn event(self, job: &JobId) -> Result<Option<Event>> {
-        let kind = match (self.body, self.trial_version, self.trial) {
+    fn event(self, job: &JobId, then: Option<Problem>) -> Result<Option<Event>> {
+        let mut kind = match (self.body, self.trial_version, self.trial) {
             (Some(body), _, _) => match kind(self.version, &body)? {
                 Some(kind) => kind,
                 None => return Ok(None),
@@ -85,6 +95,11 @@ impl EventRow {
             }
             _ => return Err(codec::corrupt(EventKind::WHAT, "it has neither a body nor a trial")),
         };
+        if let EventKind::Job(work) = &mut kind
+            && let Work::Tune(job) = &mut **work
+        {
+            job.request.search.then = then;
+        }
         let seq = codec::count("event number", self.seq)?;
         Ok(Some(Event { job: job.clone(), seq, at: Timestamp(self.at), kind }))
     }
@@ -102,6 +117,7 @@ pub(super) async fn after(
     if !jobs::is_here(&mut reader, store, job).await? {
         return Ok(Vec::new());
     }
+    let then = jobs::second_part(&mut reader, job).await?;
     loop {
         let rows: Vec<EventRow> = db::query_as(
             "SELECT e.seq, e.at, e.version, e.body, t.version AS trial_version, t.body AS trial
@@ -114,7 +130,7 @@ pub(super) async fn after(
         .fetch_all(&mut reader)
         .await?;
         let Some(last) = rows.last().map(|row| row.seq) else { return Ok(Vec::new()) };
-        let events = rows.into_iter().filter_map(|row| row.event(job).transpose());
+        let events = rows.into_iter().filter_map(|row| row.event(job, then).transpose());
         let events: Vec<Event> = events.collect::<Result<_>>()?;
         // An empty answer means that nothing follows, so a page whose events were all skipped is not returned.
         if !events.is_empty() {

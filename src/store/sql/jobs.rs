@@ -4,9 +4,9 @@ use super::codec;
 use super::db::{self, Connection, Text};
 use super::rows::{Columns, WorkRow, work_columns};
 use super::sorted::{self, List};
-use super::{SqlStore, endings, events, leases, quotas};
+use super::{SqlStore, events, leases, quotas, rows};
 use crate::domain::{
-    Digest, Event, EventKind, JobId, JobState, Namespace, Timestamp, Work, WorkKind,
+    Digest, Event, EventKind, JobId, JobState, Namespace, Problem, Timestamp, Work, WorkKind,
 };
 use crate::store::{
     Change, Claim, Fence, Finish, JobColumn, JobFilter, JobOrder, Jobs, NewWork, Page, PageRequest,
@@ -38,7 +38,10 @@ impl Jobs for SqlStore {
         let submission = match live_twin(&mut tx, self, &new.dedup_key).await? {
             Some(work) => Submission::Existing(work),
             None => {
-                quotas::may_queue(&mut tx, &self.caller, &new.work, self.now()).await?;
+                // What continues a job was judged, and reserved, with that job.
+                if !new.continues {
+                    quotas::may_queue(&mut tx, &self.caller, &new.work, self.now()).await?;
+                }
                 Submission::Created(insert(&mut tx, self, new).await?)
             }
         };
@@ -123,14 +126,8 @@ impl Jobs for SqlStore {
         if there.is_none() {
             return Ok(None);
         }
-        db::query("UPDATE jobs SET cancel_requested = 1 WHERE id = $1 AND state = 'running'")
-            .bind(&id.0)
-            .execute(&mut *tx)
-            .await?;
-        let mut changes = endings::cancelled(&mut tx, Some(id), self.now()).await?;
+        let changes = leases::cancel(&mut tx, id, self.now()).await?;
         let work = by_id(&mut tx, self.namespace(), id).await?;
-        // Wakes up its worker, which is asked to stop.
-        changes.push(Change::Job(id.clone()));
         tx.commit(changes).await?;
         Ok(work)
     }
@@ -359,6 +356,19 @@ pub(super) async fn is_here(
     Ok(here.is_some())
 }
 
+/// The second part that a job names.
+pub(super) async fn second_part(
+    connection: &mut Connection,
+    id: &JobId,
+) -> Result<Option<Problem>> {
+    let text: Option<Option<String>> =
+        db::query_scalar("SELECT second_part FROM jobs WHERE id = $1")
+            .bind(&id.0)
+            .fetch_optional(connection)
+            .await?;
+    rows::read_second_part(text.flatten().as_deref())
+}
+
 /// A key in one namespace. Those of the default one are as they were before there were others; no name has a line's end.
 fn own(store: &SqlStore, key: &str) -> String {
     match store.caller.namespace == Namespace::default() {
@@ -411,8 +421,8 @@ async fn insert(tx: &mut Connection, store: &SqlStore, new: &NewWork) -> Result<
     let columns = Columns::of(&new.work)?;
     let row: Option<WorkRow> = db::query_as(concat!(
         "INSERT INTO jobs (id, kind, device, matrix, version, request, dedup_key, state, stage, total, detail, created_at,
-             token, namespace, priority, device_class, only_on, needs, last_seq)
-         SELECT $1, $2, $3, $4, $5, $6, $7, 'queued', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 1
+             token, namespace, priority, device_class, only_on, needs, second_part, last_seq)
+         SELECT $1, $2, $3, $4, $5, $6, $7, 'queued', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1
          WHERE $4 IS NULL OR EXISTS (SELECT 1 FROM holdings WHERE namespace = $13 AND digest = $4)
          RETURNING ",
         work_columns!()
@@ -434,6 +444,7 @@ async fn insert(tx: &mut Connection, store: &SqlStore, new: &NewWork) -> Result<
     .bind(columns.device_class)
     .bind(columns.only_on)
     .bind(new.work.needs())
+    .bind(columns.second_part)
     .fetch_optional(&mut *tx)
     .await?;
     // Only work that needs a matrix can be refused here.

@@ -3,7 +3,7 @@
 use super::db::{self, Connection};
 use super::rows::{Columns, WorkRow, work_columns};
 use super::{Place, SqlStore, Write, endings, models, plans};
-use crate::domain::{JobState, PlanId, Timestamp, Training, Work};
+use crate::domain::{JobId, JobState, PlanId, Timestamp, Training, Work};
 use crate::store::{
     Change, Claim, Fence, Finish, Made, NewModel, PutToUse, Queue, Renewal, Result, StoreError,
 };
@@ -293,8 +293,24 @@ pub(super) async fn finish(store: &SqlStore, fence: &Fence, finish: &Finish) -> 
         }
     }
     let ended = end(&mut tx, &work, plan).await?.announce(&mut tx).await?;
-    tx.commit([Change::Ended(ended.clone())]).await?;
+    let mut changes = vec![Change::Ended(ended.clone())];
+    if let Some(second) = finish.queued.as_ref().filter(|_| cancel_requested) {
+        changes.extend(cancel(&mut tx, second, store.now()).await?);
+    }
+    tx.commit(changes).await?;
     Ok(ended)
+}
+
+/// Cancels work that is queued, and asks work that runs to stop.
+pub(super) async fn cancel(tx: &mut Connection, id: &JobId, now: Timestamp) -> Result<Vec<Change>> {
+    db::query("UPDATE jobs SET cancel_requested = 1 WHERE id = $1 AND state = 'running'")
+        .bind(&id.0)
+        .execute(&mut *tx)
+        .await?;
+    let mut changes = endings::cancelled(tx, Some(id), now).await?;
+    // Wakes up its worker, which is asked to stop.
+    changes.push(Change::Job(id.clone()));
+    Ok(changes)
 }
 
 /// A training that was asked to stop while it was ending has no model.

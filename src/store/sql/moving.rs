@@ -49,7 +49,7 @@ const TABLES: [Table; 20] = [
         1,
         "id, version, request, dedup_key, state, stage, done, total, best, plan, stopped_by, error, attempts, search_seconds, created_at, \
          started_at, finished_at, cancel_requested, owner, epoch, lease_until, last_seq, follow_up, kind, device, matrix, detail, \
-         lease_ms, token, namespace, priority, imported_from, imported_at, device_class, only_on, ran_on, needs",
+         lease_ms, token, namespace, priority, imported_from, imported_at, device_class, only_on, ran_on, needs, second_part",
     ),
     table("idempotency_keys", 1, "rowid, key, request, job, created_at"),
     table("trials", 2, "job, ordinal, candidate_id, state, version, body, features"),

@@ -10,9 +10,11 @@ const DAY_MS: i64 = 86_400_000;
 /// Most jobs of a namespace that wait at once, whatever its tokens may: others' jobs are looked for among all.
 pub(super) const MOST_QUEUED: u64 = 10_000;
 
-/// Budgets of jobs that have not ended count in full, so that the sum cannot be exceeded later.
+/// Budgets of jobs that have not ended count in full, so that the sum cannot be exceeded later; of a job that another one continues, those
+/// of both.
 pub(super) const SPENT: &str = "SELECT COALESCE(SUM(CASE WHEN finished_at IS NULL
-         THEN MAX(COALESCE(CAST(request ->> '$.search.seconds' AS DOUBLE PRECISION), 0.0), search_seconds) ELSE search_seconds END), 0.0) FROM jobs
+         THEN MAX(COALESCE(CAST(request ->> '$.search.seconds' AS DOUBLE PRECISION), 0.0)
+             * CASE WHEN second_part IS NULL THEN 1.0 ELSE 2.0 END, search_seconds) ELSE search_seconds END), 0.0) FROM jobs
      WHERE turn = $1 || '/' || $2 AND kind = 'tune' AND (finished_at IS NULL OR finished_at > $3)";
 
 fn within(
@@ -74,7 +76,8 @@ pub(super) async fn may_queue(
             .bind(now.plus_millis(-DAY_MS).0)
             .fetch_one(&mut *tx)
             .await?;
-        let need = job.request.search.seconds.unwrap_or(0.0);
+        let parts = if job.request.search.then.is_some() { 2.0 } else { 1.0 };
+        let need = parts * job.request.search.seconds.unwrap_or(0.0);
         within("search_seconds_per_day", limits.search_seconds_per_day, used, need, true)?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::{events, tokens};
 use crate::domain::job::Progress;
 use crate::domain::{
     Caller, DeviceClass, DeviceId, DeviceKey, Job, JobId, JobRequest, JobState, ModelId, PlanId,
-    Timestamp, TrainRequest, Training, Work, WorkKind,
+    Problem, Search, Timestamp, TrainRequest, Training, Work, WorkKind,
 };
 use crate::store::{Result, StoreError};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ macro_rules! work_columns {
     () => {
         "id, kind, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
          search_seconds, created_at, started_at, finished_at, epoch, last_seq, detail, token, namespace, priority, device_class, \
-         only_on, ran_on"
+         only_on, ran_on, second_part"
     };
 }
 pub(super) use work_columns;
@@ -51,6 +51,7 @@ pub(super) struct WorkRow {
     device_class: Option<String>,
     only_on: Option<String>,
     ran_on: Option<String>,
+    second_part: Option<String>,
 }
 
 /// Fields that only trainings have, stored as JSON.
@@ -96,7 +97,7 @@ impl WorkRow {
     }
 
     fn job(self) -> Result<Job> {
-        let request: JobRequest = decode(self.version, &self.request)?;
+        let request = read_request(self.version, &self.request, self.second_part.as_deref())?;
         let device = self.device.ok_or_else(|| codec::corrupt("job device", "it is missing"))?;
         let state = codec::named("job state", self.state)?;
         let outlook = self.detail.filter(|_| state == JobState::Running);
@@ -179,6 +180,31 @@ impl WorkRow {
     }
 }
 
+/// A request as earlier versions know it, which refuse fields that they do not know: the second part is in a column of its own.
+pub(super) fn first_part(request: &JobRequest) -> JobRequest {
+    let search = Search { then: None, ..request.search.clone() };
+    JobRequest { search, ..request.clone() }
+}
+
+/// What [`first_part`] leaves out, for the column.
+fn second_part(request: &JobRequest) -> Result<Option<String>> {
+    let then = request.search.then.as_ref();
+    then.map(|then| codec::encode_part(SECOND_PART, then)).transpose()
+}
+
+/// The request of both columns.
+fn read_request(version: i64, request: &str, second_part: Option<&str>) -> Result<JobRequest> {
+    let mut request: JobRequest = decode(version, request)?;
+    request.search.then = read_second_part(second_part)?;
+    Ok(request)
+}
+
+pub(super) fn read_second_part(text: Option<&str>) -> Result<Option<Problem>> {
+    text.map(|text| codec::decode_part(SECOND_PART, text)).transpose()
+}
+
+const SECOND_PART: &str = "job second part";
+
 /// The columns that are written when work is submitted and updated. The columns of the lease are not among them.
 pub(super) struct Columns {
     pub version: i64,
@@ -187,6 +213,7 @@ pub(super) struct Columns {
     pub device_class: Option<String>,
     pub only_on: Option<String>,
     pub ran_on: Option<String>,
+    pub second_part: Option<String>,
     pub matrix: Option<Vec<u8>>,
     pub stage: String,
     pub done: u32,
@@ -213,11 +240,12 @@ impl Columns {
         let stopped_by = job.stopped_by.map(|by| codec::name("job stopped_by", &by));
         Ok(Self {
             version: JobRequest::VERSION,
-            request: encode(&job.request)?,
+            request: encode(&first_part(&job.request))?,
             device: Some(job.device.0.clone()),
             device_class: job.device_class.as_ref().map(|class| class.0.clone()),
             only_on: job.only_on.as_ref().map(|key| key.0.clone()),
             ran_on: job.ran_on.as_ref().map(|key| key.0.clone()),
+            second_part: second_part(&job.request)?,
             matrix: Some(job.request.matrix.as_bytes().to_vec()),
             stage: codec::name("job stage", &job.stage)?,
             done: job.progress.done,
@@ -250,6 +278,7 @@ impl Columns {
             device_class: None,
             only_on: None,
             ran_on: None,
+            second_part: None,
             matrix: None,
             stage: codec::name("training stage", &training.stage)?,
             done: 0,

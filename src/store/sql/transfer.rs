@@ -1,7 +1,7 @@
 //! What goes to and comes from other stores.
 
 use super::codec::{self, Stored, decode, encode};
-use super::rows::{WorkRow, work_columns};
+use super::rows::{WorkRow, first_part, work_columns};
 use super::{SqlStore, db, learning, plans, quotas, trials};
 use crate::domain::learned::Scope;
 use crate::domain::transfer::{Selection, SentJob, SentPlan, SentTrial, SharedFeatures};
@@ -242,7 +242,7 @@ impl Transfer for SqlStore {
         .bind(&sent.device)
         .bind(&sent.request.matrix.as_bytes()[..])
         .bind(JobRequest::VERSION)
-        .bind(encode(&sent.request)?)
+        .bind(encode(&first_part(&sent.request))?)
         .bind(JobState::Succeeded.name())
         .bind(sent.plan.as_ref().map(|plan| &plan.0))
         .bind(stopped_by)

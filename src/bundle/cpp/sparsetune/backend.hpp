@@ -35,6 +35,8 @@ public:
     virtual void run_on_host(const void* b, void* c, double alpha, double beta) = 0;
     virtual void update_from_host(const double* values, std::size_t count, CUstream stream) = 0;
     virtual void update_on_device(const void* values, CUstream stream) = 0;
+    // Throws if that would, since the stream is being captured.
+    virtual void require_update_on_device(CUstream) {}
     virtual bool gave_up() = 0;
     virtual Timing measure(unsigned calls) = 0;
 };
@@ -132,6 +134,15 @@ public:
         }
         arrays_->update_on_device(reinterpret_cast<Address>(values), stream);
         took_values(stream);
+    }
+
+    void require_update_on_device(CUstream stream) override {
+        const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (arrays_->gathers_on_host() || waits_for_values()) {
+            refuse_capture(stream);
+        }
     }
 
     bool gave_up() override {

@@ -45,6 +45,21 @@ public:
         }
     }
 
+    // A call on operands in host memory: in the memory of the plans' GPU, where they are on one.
+    template <class Call>
+    void run_on_host(const void* b, std::size_t b_bytes, void* x, std::size_t x_bytes, Call call) {
+        if (!buffer_) {
+            call(b, x, nullptr);
+            return;
+        }
+        const Context::Entered entered(*context_);
+        const Relaxed relaxed(*driver_);
+        const Buffer device_b(*context_, b_bytes), device_x(*context_, x_bytes);
+        device_b.write(b, b_bytes, context_->stream);
+        call(reinterpret_cast<const void*>(device_b.address()), reinterpret_cast<void*>(device_x.address()), context_->stream);
+        device_x.read(x, x_bytes, context_->stream);
+    }
+
     void* address() {
         return buffer_ ? reinterpret_cast<void*>(buffer_->address()) : static_cast<void*>(words_.data());
     }
@@ -76,23 +91,72 @@ public:
     const Plan& second() const { return second_; }
 
     // Queues both calls on the stream: x of the second from what the first computes of b. Allocates nothing and does not wait. If
-    // the stream is being captured, both become part of the graph.
+    // the stream is being captured, both become part of the graph. Calls of several threads are queued one after the other, each of
+    // both.
     void operator()(const void* b, void* x, CUstream stream = nullptr) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (torn_) {
+            throw Error("New values have reached the first plan of the pair and not the second: update the values again.");
+        }
         first_(b, between_.address(), stream);
         second_(between_.address(), x, stream);
     }
 
-    // New values for both: all of the matrix, once, as for Plan. If the second refuses what the first has taken, this throws, and
-    // values have to be given again before the next call.
+    // New values for both: all of the matrix, once, as for Plan. If the second refuses what the first has taken, this throws, and so
+    // does every call until values are given again.
     void update_values(const double* values, std::size_t count, CUstream stream = nullptr) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        require_updatable();
         first_.update_values(values, count, stream);
+        torn_ = true;
         second_.update_values(values, count, stream);
+        torn_ = false;
     }
 
-    // The same in device memory, in the plans' element type.
+    // The same in device memory, in the plans' element type. While the stream is being captured, this throws before anything is queued
+    // if either plan cannot take values so.
     void update_values_on_device(const void* values, CUstream stream = nullptr) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        require_updatable();
+        first_.require_update_on_device(stream);
+        second_.require_update_on_device(stream);
         first_.update_values_on_device(values, stream);
+        torn_ = true;
         second_.update_values_on_device(values, stream);
+        torn_ = false;
+    }
+
+    // One call on operands in host memory, complete on return.
+    void run_on_host(const void* b, void* x) {
+        between_.run_on_host(b, first_.description().b.bytes(), x, second_.description().c.bytes(),
+                             [this](const void* from, void* to, CUstream stream) { (*this)(from, to, stream); });
+        if (gave_up()) {
+            throw Error("A kernel of the pair waited longer than its limit and ended itself; the device is unharmed.");
+        }
+    }
+
+    // How far one call of both is from one call of each on drawn inputs, as a share of what rounding may make of it: what is between
+    // the plans is in nobody's samples. Above 1 the call of both is wrong.
+    double differs() {
+        const detail::Trial trial(first_.description());
+        const std::size_t bytes = second_.description().c.bytes();
+        std::vector<unsigned char> between(bytes), apart(bytes), both(bytes);
+        first_.run_on_host(trial.b.data(), between.data());
+        second_.run_on_host(between.data(), apart.data());
+        run_on_host(trial.b.data(), both.data());
+        const Element element = second_.description().c.element;
+        const double epsilon = element == Element::f64 ? 0x1p-52 : 0x1p-23;
+        const std::size_t size = bytes_of(element);
+        double largest = 0.0, worst = 0.0;
+        for (std::size_t at = 0; at + size <= bytes; at += size) {
+            const double one = number(element, &apart[at]), distance = std::fabs(one - number(element, &both[at]));
+            if (std::isnan(distance)) {
+                return std::numeric_limits<double>::infinity();
+            }
+            largest = std::max(largest, std::fabs(one));
+            worst = std::max(worst, distance);
+        }
+        return worst == 0.0 ? 0.0 : worst / (largest * std::sqrt(std::sqrt(epsilon)));
     }
 
     // Whether a kernel of either waited too long, as for Plan. Both are asked, since each forgets by being asked.
@@ -102,8 +166,21 @@ public:
     }
 
 private:
+    void require_updatable() const {
+        first_.require_updatable();
+        second_.require_updatable();
+    }
+
+    static double number(Element element, const unsigned char* from) {
+        return element == Element::f64 ? detail::loaded<double>(from) : detail::loaded<float>(from);
+    }
+
     Plan first_;
     Plan second_;
+    // Held while both are queued: else a call of another thread would write what is between them before the second has read it.
+    std::mutex mutex_;
+    // New values have reached the first plan alone.
+    bool torn_ = false;
     detail::Between between_;
 };
 

@@ -13,6 +13,7 @@ mod values;
 mod vendor;
 
 pub use self::link::CudaLink;
+pub use self::update::Replacement;
 
 use self::arrays::Arrays;
 use self::bind::Call;

@@ -1,11 +1,13 @@
 //! New values of the same pattern: put in place on the device, or with arrays that the host made again.
 
+use super::super::context::Context;
 use super::super::launch::refused;
 use super::sequence::Queue;
 use super::{CudaPlan, Inner, Operands, Ready, State};
 use crate::domain::bundle::Manifest;
 use crate::engine::{EngineError, PlanFiles};
 use cudarc::driver::sys::CUstream;
+use std::sync::Arc;
 
 impl CudaPlan {
     /// Puts new values in place, in the order of the entries of the matrix that was uploaded, rounded to the plan's element
@@ -48,13 +50,20 @@ impl CudaPlan {
         let Inner { context, .. } = &*self.inner;
         let _entered = context.enter_relaxed()?;
         let mut state = self.lock();
-        let waits = state.arrays.gathers_on_host()
-            || matches!(&state.forward, Ready::Vendor(vendor) if vendor.prepares_values());
-        if waits && context.capturing(stream)? {
-            return Err(captured());
-        }
+        not_captured(context, &state, stream)?;
         state.arrays.update_on_device(context, values, stream as CUstream)?;
         self.took_values(&mut state, stream)
+    }
+
+    /// Whether [`Self::update_values_on_device`] would be refused because the stream is being captured: to be asked before values are
+    /// given to several plans.
+    ///
+    /// # Errors
+    /// `Refused` if so.
+    pub fn may_take_on_device(&self, stream: u64) -> Result<(), EngineError> {
+        let Inner { context, .. } = &*self.inner;
+        let _entered = context.enter_relaxed()?;
+        not_captured(context, &self.lock(), stream)
     }
 
     /// New values in device memory as numbers, for arrays that the host makes of them ([`Self::replace`]). Waits for all work on
@@ -81,6 +90,18 @@ impl CudaPlan {
     /// # Errors
     /// `Refused` as by [`Self::load`], and if the manifest is for another matrix, problem or kernel. The plan is unchanged then.
     pub fn replace(&self, manifest: &Manifest, files: &dyn PlanFiles) -> Result<(), EngineError> {
+        self.put(self.replacement(manifest, files)?)
+    }
+
+    /// What [`Self::replace`] puts in place, made and uploaded: everything that can be refused has been.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replacement(
+        &self,
+        manifest: &Manifest,
+        files: &dyn PlanFiles,
+    ) -> Result<Replacement, EngineError> {
         let Inner { context, code, operands, .. } = &*self.inner;
         if Operands::of(&manifest.call)? != *operands {
             return Err(refused("The new arrays belong to another call.".to_owned()));
@@ -88,10 +109,22 @@ impl CudaPlan {
         let _entered = context.enter_relaxed()?;
         code.check_same(manifest, files)?;
         let new = State::new(context, code, manifest, files, operands)?;
+        Ok(Replacement { state: Some(new), context: context.clone() })
+    }
+
+    /// Puts a replacement that this plan has made in place.
+    ///
+    /// # Errors
+    /// The device failed; the plan is unchanged then.
+    pub fn put(&self, mut new: Replacement) -> Result<(), EngineError> {
+        let Inner { context, .. } = &*self.inner;
+        let _entered = context.enter_relaxed()?;
         let mut state = self.lock();
         // Calls in flight read what is about to be freed.
         context.synchronize_all()?;
-        *state = new;
+        if let Some(new) = new.state.take() {
+            *state = new;
+        }
         Ok(())
     }
 
@@ -104,6 +137,31 @@ impl CudaPlan {
                 vendor.update(context, &code.forward, arrays, stream as CUstream)
             }
         }
+    }
+}
+
+/// Arrays, steps and scratch memory that no call uses yet.
+pub struct Replacement {
+    state: Option<State>,
+    context: Arc<Context>,
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            let entered = self.context.enter_relaxed();
+            drop(state);
+            drop(entered);
+        }
+    }
+}
+
+fn not_captured(context: &Context, state: &State, stream: u64) -> Result<(), EngineError> {
+    let waits = state.arrays.gathers_on_host()
+        || matches!(&state.forward, Ready::Vendor(vendor) if vendor.prepares_values());
+    match waits && context.capturing(stream)? {
+        true => Err(captured()),
+        false => Ok(()),
     }
 }
 
