@@ -273,18 +273,21 @@ def recorded(name):
         return list(csv.DictReader(file))
 
 
-def products_of(file):
-    """A row for each problem: all matrices, the worst, and each class."""
+def products_of(*files):
+    """A row for each problem: all matrices, the worst, and each class. Of problems that several files have, the last one's rows are taken."""
     classes = ["stencil", "power-law", "road-mesh", "circuit", "pruned", "rectangular"]
+    problems = {}
+    for file in files:
+        problems |= grouped(recorded(file), "problem")
     out = []
-    for problem, rows in grouped(recorded(file), "problem").items():
+    for problem, rows in problems.items():
         of = grouped(rows, "class")
         out.append([problem, str(len(rows)), both(rows), worst(rows), *(both(of[name]) for name in classes)])
     return table(["problem", "matrices", "all", "worst", *classes], out)
 
 
 def products():
-    return products_of("h100-cusparse-12.9.4-turned.csv")
+    return products_of("h100-cusparse-12.9.4-turned.csv", "h100-column-cusparse-12.9.4.csv")
 
 
 def products_on_cpu():
@@ -311,11 +314,15 @@ def every_product():
 
 
 def solves():
-    rows = recorded("h100-sptrsv-cusparse-12.9.4.csv")
+    rows, sides = recorded("h100-sptrsv-cusparse-12.9.4.csv"), recorded("h100-sptrsv-16-cusparse-12.9.4.csv")
     named = {"4-32": "4 to 32", "32-256": "32 to 256", "256-2000": "256 to 2000", ">= 2000": "2000 and more"}
-    out = [[named.get(name, name).replace("<", "&lt;"), str(len(of)), both(of), worst(of)] for name, of in grouped(rows, "class").items()]
-    out.append(["all", str(len(rows)), both(rows), worst(rows)])
-    return table(["rows / levels", "systems", "over the best of SpSV", "worst"], out)
+    of_sides = grouped(sides, "class")
+    out = [
+        [named.get(name, name).replace("<", "&lt;"), str(len(of)), both(of), worst(of), both(of_sides[name]), worst(of_sides[name])]
+        for name, of in grouped(rows, "class").items()
+    ]
+    out.append(["all", str(len(rows)), both(rows), worst(rows), both(sides), worst(sides)])
+    return table(["rows / levels", "systems", "over the best of SpSV", "worst", "16 sides: over SpSM", "worst"], out)
 
 
 def row_by_row():

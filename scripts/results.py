@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns what `sparsetune bench --out` wrote about products into the table that the documents are made from.
+"""Turns what `sparsetune bench --out` wrote about products, or about solves, into the table that the documents are made from.
 
     scripts/results.py RUN.json [RUN.json ...] > benches/results/NAME.csv
 
@@ -10,13 +10,19 @@ import csv
 import json
 import sys
 
-COLUMNS = ("problem matrix class rows cols nnz us vendor_us speedup isolated_us vendor_isolated_us isolated_speedup vendor winner "
-           "share_of_limit tuning_s").split()
+TIMES = "us vendor_us speedup isolated_us vendor_isolated_us isolated_speedup vendor winner share_of_limit"
+COLUMNS = {
+    "spmm": f"problem matrix class rows cols nnz {TIMES} tuning_s".split(),
+    "sptrsv": f"problem matrix class rows nnz levels {TIMES} preprocess_ms tuning_s".split(),
+}
 
 
 def problem_of(task):
     """`spmm f32 n=128 row` as the tables say it."""
-    op, dtype, n, layout, *rest = task.split()
+    op, *rest = task.split()
+    if op == "sptrsv":
+        return task
+    dtype, n, layout, *rest = rest
     name = {"row": "row", "col": "column"}[layout]
     return " ".join([dtype, name, "N", "=", n.removeprefix("n="), *rest])
 
@@ -27,7 +33,7 @@ def row_of(run):
     rounded = lambda value, digits: "" if value is None else f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return {
         "problem": problem_of(run["task"]), "matrix": run["matrix"], "class": run["class"],
-        **{name: run[name] for name in ("rows", "cols", "nnz")},
+        **{name: run[name] for name in ("rows", "cols", "nnz", "levels")}, "preprocess_ms": rounded(figures["preprocess_ms"], 1),
         "us": rounded(pipelined.get("us"), 3), "vendor_us": rounded(pipelined.get("vendor_us"), 3),
         "speedup": rounded(pipelined.get("speedup"), 3), "isolated_us": rounded(isolated.get("us"), 3),
         "vendor_isolated_us": rounded(isolated.get("vendor_us"), 3), "isolated_speedup": rounded(isolated.get("speedup"), 3),
@@ -37,14 +43,17 @@ def row_of(run):
 
 
 def main():
-    rows = {}
+    rows, ops = {}, set()
     for path in sys.argv[1:]:
         with open(path) as file:
             for run in json.load(file)["runs"]:
                 if run.get("figures"):
+                    ops.add(run["problem"]["op"])
                     row = row_of(run)
                     rows[row["problem"], row["matrix"]] = row
-    out = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    if len(ops) != 1:
+        sys.exit(f"products and solves have tables of their own; found {', '.join(sorted(ops)) or 'no plan'}")
+    out = csv.DictWriter(sys.stdout, COLUMNS[ops.pop()], lineterminator="\n", extrasaction="ignore")
     out.writeheader()
     out.writerows(rows.values())
 

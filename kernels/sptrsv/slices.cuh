@@ -1,6 +1,6 @@
 // SpTRSV over slices: equations x = P b + M x, rewritten to few windows, a few rows per warp, the value itself the flag.
 // maps:    warp -> slices in rising order; subwarp of 2^k entry lanes -> one equation; kRhsLanes lanes -> right-hand sides
-// tune:    unroll 4 8 | take block spread ticket | sync sentinel packed | scope global shared | pause 0 1 4 16
+// tune:    unroll 4 8 | take block spread ticket | sync sentinel packed | scope global shared | pause 0 1
 // needs:   slices in an order in which every equation follows those it needs; a resident grid, or tickets
 // refuses: more right-hand sides than kRhsLanes x kColumns; shared scope where the work array does not fit
 //

@@ -62,7 +62,7 @@ impl Family for Slices {
                 "scope",
                 "where unknowns are exchanged: global memory, or shared memory of one multiprocessor or cluster",
             ),
-            ("pause", "how long a waiting thread sleeps between tests, in units of 32 ns"),
+            ("pause", "whether a waiting thread sleeps between tests"),
             (
                 "alpha",
                 "windows with more slices per warp than this are launched separately; 0 makes one launch",

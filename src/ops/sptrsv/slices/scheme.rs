@@ -76,7 +76,6 @@ pub struct Scheme {
     pub take: Take,
     pub sync: Sync,
     pub scope: Scope,
-    /// Sleep after a poll that found nothing, in units of 32 ns.
     pub pause: u32,
     /// Windows of more than this many slices per resident warp get a separate launch, without waiting (the paper's
     /// alpha_level); 0: all windows in one launch.
@@ -119,7 +118,7 @@ impl Scheme {
         };
         let lanes = scheme.lanes == 0 || scheme.lanes.is_power_of_two() && scheme.lanes <= 32;
         let warps = (1..=32).contains(&scheme.warps) && scheme.warps.is_power_of_two();
-        (lanes && warps && [4, 8].contains(&scheme.unroll) && scheme.pause <= 16).then_some(scheme)
+        (lanes && warps && [4, 8].contains(&scheme.unroll) && scheme.pause <= 8).then_some(scheme)
     }
 
     pub fn candidate(&self) -> Candidate {

@@ -25,8 +25,7 @@ const SCOPES: [Scope; 4] = [
     Scope::Shared { blocks: SHARED_BLOCKS[1] },
     Scope::Shared { blocks: SHARED_BLOCKS[2] },
 ];
-/// In units of 32 ns. The longer ones are for wide levels, where those that wait keep L2 from those that do not.
-const PAUSES: [u32; 4] = [0, 1, 4, 16];
+const PAUSES: [u32; 2] = [0, 1];
 const ALPHAS: [u32; 3] = [0, 8, 2];
 
 /// Rows per level up to which a single multiprocessor or a cluster may keep up.
@@ -251,10 +250,6 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
         if widest > system.device.multiprocessors * 8 {
             for (warps, alpha) in [(8, 8), (8, 2), (16, 2)] {
                 list.push(Scheme { warps, alpha, ..plain });
-            }
-            for pause in [4, 16] {
-                list.push(Scheme { pause, warps: 32, unroll: 4, ..plain });
-                list.push(Scheme { pause, warps: 16, take: Take::Spread, ..plain });
             }
         }
         if width < NARROW {
