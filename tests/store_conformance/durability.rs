@@ -92,7 +92,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Harness) {
         store.request_cancel(id)
     );
     corrupt!("UPDATE jobs SET stage = 'done', attempts = -1", store.job(id));
-    corrupt!("UPDATE jobs SET attempts = 1, best = '{'", store.job(id));
+    corrupt!("UPDATE jobs SET attempts = 1, best = '[]'", store.job(id));
     corrupt!("UPDATE devices SET body = 'null'", store.devices());
     corrupt!(
         "UPDATE quarantine SET candidate = '1'",

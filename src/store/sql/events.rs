@@ -117,7 +117,7 @@ pub(super) async fn after(
     if !jobs::is_here(&mut reader, store, job).await? {
         return Ok(Vec::new());
     }
-    let then = jobs::second_part(&mut reader, job).await?;
+    let then = rows::second_part_of(&mut reader, job).await?;
     loop {
         let rows: Vec<EventRow> = db::query_as(
             "SELECT e.seq, e.at, e.version, e.body, t.version AS trial_version, t.body AS trial

@@ -6,7 +6,7 @@ use super::rows::{Columns, WorkRow, work_columns};
 use super::sorted::{self, List};
 use super::{SqlStore, events, leases, quotas, rows};
 use crate::domain::{
-    Digest, Event, EventKind, JobId, JobState, Namespace, Problem, Timestamp, Work, WorkKind,
+    Digest, Event, EventKind, JobId, JobState, Namespace, Timestamp, Work, WorkKind,
 };
 use crate::store::{
     Change, Claim, Fence, Finish, JobColumn, JobFilter, JobOrder, Jobs, NewWork, Page, PageRequest,
@@ -354,19 +354,6 @@ pub(super) async fn is_here(
             .fetch_optional(connection)
             .await?;
     Ok(here.is_some())
-}
-
-/// The second part that a job names.
-pub(super) async fn second_part(
-    connection: &mut Connection,
-    id: &JobId,
-) -> Result<Option<Problem>> {
-    let text: Option<Option<String>> =
-        db::query_scalar("SELECT second_part FROM jobs WHERE id = $1")
-            .bind(&id.0)
-            .fetch_optional(connection)
-            .await?;
-    rows::read_second_part(text.flatten().as_deref())
 }
 
 /// A key in one namespace. Those of the default one are as they were before there were others; no name has a line's end.

@@ -1,7 +1,7 @@
 //! Rows of the queue: conversion between columns and jobs or trainings.
 
 use super::codec::{self, Stored, decode, encode};
-use super::db::Connection;
+use super::db::{self, Connection};
 use super::{events, tokens};
 use crate::domain::job::Progress;
 use crate::domain::{
@@ -184,6 +184,19 @@ impl WorkRow {
 pub(super) fn first_part(request: &JobRequest) -> JobRequest {
     let search = Search { then: None, ..request.search.clone() };
     JobRequest { search, ..request.clone() }
+}
+
+/// The second part that a job names.
+pub(super) async fn second_part_of(
+    connection: &mut Connection,
+    id: &JobId,
+) -> Result<Option<Problem>> {
+    let text: Option<Option<String>> =
+        db::query_scalar("SELECT second_part FROM jobs WHERE id = $1")
+            .bind(&id.0)
+            .fetch_optional(connection)
+            .await?;
+    read_second_part(text.flatten().as_deref())
 }
 
 /// What [`first_part`] leaves out, for the column.

@@ -104,7 +104,9 @@ impl TriedRow {
         }
         let own = codec::read_floats("trial features", &self.features)?;
         let is = |part: &Option<String>| -> Result<bool> {
-            codec::decode_part(Trial::WHAT, part.as_deref().unwrap_or("false"))
+            let is: Option<bool> =
+                codec::decode_part(Trial::WHAT, part.as_deref().unwrap_or("null"))?;
+            Ok(is.unwrap_or_default())
         };
         let ended_early = is(&self.cut)? || is(&self.out_of_time)?;
         Ok((!ended_early).then_some(TrainingRow { candidate, own, us, predicted_us }))

@@ -15,8 +15,7 @@ const FILL: &str = "
         ('b', zeroblob(32), 'cpu', 1, '{}', 'b', 'failed', 'done', 2, 9, NULL)";
 
 /// The one loses its value, the other gets one.
-const CHANGE: &str =
-    "UPDATE jobs SET best = CASE id WHEN 'b' THEN json_object('median_us', 1.5) END";
+const CHANGE: &str = "UPDATE jobs SET best = CASE id WHEN 'b' THEN '{\"median_us\":1.5}' END";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_changes_between_the_statements_of_a_page_is_there_once() {
