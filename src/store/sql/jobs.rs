@@ -4,7 +4,7 @@ use super::codec;
 use super::db::{self, Connection, Text};
 use super::rows::{Columns, WorkRow, work_columns};
 use super::sorted::{self, List};
-use super::{SqlStore, events, leases, quotas, rows};
+use super::{SqlStore, events, leases, quotas};
 use crate::domain::{
     Digest, Event, EventKind, JobId, JobState, Namespace, Timestamp, Work, WorkKind,
 };
