@@ -255,6 +255,7 @@ conform! {
     namespaces::the_service_weighs_all_of_them,
     namespaces::namespaces_take_turns_at_what_may_have_drifted,
     namespaces::a_plan_of_a_narrowed_search_is_not_shared,
+    namespaces::lookups_at_once_get_their_own_answers,
     outages::one_sweeps_at_a_time,
     outages::a_round_of_upkeep_is_one_processes,
     outages::much_that_is_old_goes_in_batches,

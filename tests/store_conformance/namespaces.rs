@@ -4,16 +4,18 @@ use crate::Harness;
 use crate::plans::key;
 use crate::words::*;
 use sparsetune::domain::drift::{Check, Verdict};
+use sparsetune::domain::plan::PlanKey;
 use sparsetune::domain::webhook::{Webhook, WebhookId};
 use sparsetune::domain::{
-    Caller, Digest, EventKind, Job, JobId, JobState, Matrix, Namespace, Plan, Timestamp, Token,
-    TokenLimits,
+    Caller, DeviceClass, Digest, EventKind, Job, JobId, JobState, Matrix, Namespace, Plan,
+    Timestamp, Token, TokenLimits,
 };
 use sparsetune::store::{
     JobFilter, NewWork, PageRequest, Pin, Pins, Store, StoreError, StoredBundle, StoredToken,
     Story, Submission, Weigh, Whose,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The store of two namespaces.
 async fn two(harness: &Harness) -> (Arc<dyn Store>, Arc<dyn Store>) {
@@ -360,4 +362,46 @@ pub async fn a_plan_of_a_narrowed_search_is_not_shared(harness: &Harness) {
     assert_eq!(found(&store).await, None);
     assert_eq!(store.plan(&shared.id).await.unwrap(), None);
     assert_eq!(found(&sharing).await, Some(shared.id.clone()));
+}
+
+/// Lookups that come at once share a statement, and each gets its own answer: of its namespace, of its key, or none. Who leaves takes
+/// nothing from the others, nor does a key that a server refuses.
+pub async fn lookups_at_once_get_their_own_answers(harness: &Harness) {
+    let (a, b) = two(harness).await;
+    let mut asked = Vec::new();
+    for number in 0..40 {
+        let m = matrix(&format!("m{number}"), number);
+        let (by, other) = if number % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let plan = measured(&**by, &m, number).await;
+        let key = key(&plan);
+        let absent = PlanKey { device_class: DeviceClass("another".to_owned()), ..key.clone() };
+        let refused = PlanKey { device_class: DeviceClass("a\0".to_owned()), ..key.clone() };
+        asked.push((by, m.digest, key.clone(), Some(plan.clone())));
+        asked.push((by, m.pattern_digest, key.clone(), Some(plan)));
+        asked.push((by, m.digest, absent, None));
+        asked.push((other, m.digest, key, None));
+        if number % 20 == 7 {
+            asked.push((other, m.digest, refused, None));
+        }
+    }
+    for leave in [usize::MAX, 5] {
+        let mut all = tokio::task::JoinSet::new();
+        for (at, (by, digest, key, expected)) in asked.iter().cloned().enumerate() {
+            let by = Arc::clone(by);
+            all.spawn(async move {
+                let lookup = by.plan_for(&digest, &key);
+                if at % leave == 1 {
+                    let _ = tokio::time::timeout(Duration::ZERO, lookup).await;
+                } else if key.device_class.0.contains('\0') {
+                    // No text of PostgreSQL has such a character.
+                    assert!(lookup.await.ok().flatten().is_none());
+                } else {
+                    assert_eq!(lookup.await.unwrap(), expected, "lookup {at}");
+                }
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+    }
 }

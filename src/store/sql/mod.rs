@@ -13,6 +13,7 @@ mod errors;
 mod events;
 mod figures;
 mod file_lock;
+mod gathered;
 mod hints;
 mod jobs;
 mod learning;
@@ -47,6 +48,7 @@ pub use sqlite::{Closed, SqliteOptions, Synchronous};
 use super::{Change, Listener, Listeners, Result};
 use crate::domain::{Caller, Namespace, Timestamp, TokenName};
 use db::{Connection, Pool};
+use gathered::Gathered;
 use hints::Hints;
 use postgres::Server;
 use std::ops::{Deref, DerefMut};
@@ -68,6 +70,7 @@ pub struct SqlStore {
     listeners: Listeners,
     now: fn() -> Timestamp,
     place: Arc<Place>,
+    gathered: Arc<Gathered>,
     /// On whose behalf. What is of another namespace is not there for it.
     caller: Arc<Caller>,
 }

@@ -90,15 +90,6 @@ pub(super) const MEASURED: &str = "SELECT version, body, created_at FROM plans
          AND (created_at, id) < ($1, $2)
      ORDER BY created_at DESC, id DESC LIMIT $3";
 
-/// By the pattern of a matrix that is stored, or that a plan was made for; else the digest is that of a pattern.
-pub(super) const OF_MATRIX: &str = "SELECT version, body FROM plans
-     WHERE namespace = $1 AND pattern_digest = coalesce(
-             (SELECT pattern_digest FROM holdings WHERE namespace = $1 AND digest = $2),
-             (SELECT pattern_digest FROM plans WHERE namespace = $1 AND matrix = $2 AND predicted = 0 LIMIT 1),
-             $2)
-         AND problem = $3 AND device_class = $4 AND l2_policy = $5 AND predicted = 0
-     ORDER BY created_at DESC, id DESC LIMIT 1";
-
 /// Whether a plan's namespace lets others have it: a job of this store measured it, so that nobody made it up, in a search that nobody
 /// narrowed to what is slow, and the token that it was
 /// made with, which no later one of that name is, consents and is in force at the time `$1`.
@@ -113,7 +104,7 @@ macro_rules! is_shared {
     };
 }
 
-/// [`OF_MATRIX`] among the plans that other namespaces share; `$6` is the one that asks.
+/// [`gathered::OF_MATRICES`](super::gathered) for one key among the plans that other namespaces share; `$6` is the one that asks.
 pub(super) const SHARED: &str = concat!(
     "SELECT version, body FROM plans
      WHERE pattern_digest = coalesce(
@@ -213,15 +204,7 @@ impl Plans for SqlStore {
     }
 
     async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>> {
-        let row: Option<(i64, String)> = db::query_as(OF_MATRIX)
-            .bind(self.namespace())
-            .bind(&asked.as_bytes()[..])
-            .bind(key.problem.to_string())
-            .bind(&key.device_class.0)
-            .bind(key.l2_policy.to_string())
-            .fetch_optional(&self.readers)
-            .await?;
-        if let Some((version, body)) = row {
+        if let Some((version, body)) = self.gathered(asked, key).await? {
             return decode(version, &body).map(Some);
         }
         let shared: Option<(i64, String)> = db::query_as(SHARED)

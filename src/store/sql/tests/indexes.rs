@@ -5,8 +5,8 @@ use crate::domain::{DeviceClass, DeviceId, Digest, JobState, Op, WorkKind};
 use crate::store::sql::db::Text;
 use crate::store::sql::sorted::Start;
 use crate::store::sql::{
-    SqlStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,
-    webhooks,
+    SqlStore, devices, events, gathered, jobs, learning, leases, matrices, models, plans, quality,
+    trials, webhooks,
 };
 use crate::store::{Direction, JobColumn, JobFilter, JobOrder, MatrixColumn, MatrixOrder};
 use sqlx::{AssertSqlSafe, Row};
@@ -250,9 +250,11 @@ async fn check(store: &SqlStore) {
     .await;
     let scans = ["SCAN plans", "SCAN matrices", "SCAN h "];
     assert!(!scans.iter().any(|scan| facts.contains(scan)), "{facts}");
-    let lookup =
-        one(plans::OF_MATRIX, &["plans_by_key (namespace=? AND pattern_digest=? AND problem=?"])
-            .await;
+    let lookup = one(
+        gathered::OF_MATRICES,
+        &["plans_by_key (namespace=? AND pattern_digest=? AND problem=?"],
+    )
+    .await;
     assert!(!lookup.contains("SCAN plans") && !lookup.contains("SCAN holdings"), "{lookup}");
     let shared = one(
         plans::SHARED,
