@@ -12,7 +12,7 @@ use sparsetune::store::{NewWork, PageRequest, Quarantined, Retention, Store};
 use std::sync::Arc;
 
 /// Runs one job to its end, with a plan made at `at`.
-async fn tune(store: &dyn Store, matrix: &Matrix, at: i64) -> Plan {
+pub async fn tune(store: &dyn Store, matrix: &Matrix, at: i64) -> Plan {
     tune_to(store, matrix, at, |plan| plan).await
 }
 

@@ -139,6 +139,37 @@ pub async fn what_takes_too_long_is_busy(harness: &Harness) {
     store.renew(&held.fence, LEASE).await.unwrap();
 }
 
+/// Those that share a statement share what becomes of it, and so do those that wait for the next: nobody asks a second time.
+pub async fn lookups_of_a_table_that_is_held_are_busy_together(harness: &Harness) {
+    use sqlx::Connection as _;
+    let (url, options) = harness.url();
+    let held_up = Duration::from_millis(500);
+    let options = PostgresOptions { lock_timeout: held_up, ..options };
+    let store = Arc::new(SqlStore::connect(&url, options).await.unwrap());
+    let m = matrix("m", 1);
+    let plan = crate::plans::tune(&*store, &m, 1).await;
+    let key = crate::plans::key(&plan);
+    let mut raw = sqlx::PgConnection::connect(&url).await.unwrap();
+    let mut other = raw.begin().await.unwrap();
+    sqlx::query("LOCK TABLE plans IN ACCESS EXCLUSIVE MODE").execute(&mut *other).await.unwrap();
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..300)
+        .map(|_| {
+            let (store, key, digest) = (store.clone(), key.clone(), m.digest);
+            tokio::spawn(async move { store.plan_for(&digest, &key).await })
+        })
+        .collect();
+    for task in tasks {
+        let late = task.await.unwrap();
+        assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
+    }
+    // One after the other, or each alone by eight connections, they would take ten times as long.
+    assert!(began.elapsed() < 4 * held_up, "{:?}", began.elapsed());
+    drop(other);
+    drop(raw);
+    assert_eq!(store.plan_for(&m.digest, &key).await.unwrap(), Some(plan));
+}
+
 /// Sixteen workers of four processes, on a queue of two namespaces.
 pub async fn many_workers_take_each_job_once(harness: &Harness) {
     const JOBS: i64 = 120;

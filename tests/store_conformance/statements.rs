@@ -4,7 +4,9 @@
 use crate::Harness;
 use sparsetune::store::sql::for_postgres;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
+};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -246,4 +248,40 @@ pub async fn every_statement_fits_the_schema(harness: &Harness) {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+/// The planner knows neither how many keys a lookup has nor that each has one plan at most. With few plans, or many whose bodies lie
+/// outside the table, it would rather read them all.
+pub async fn lookups_seek_plans_however_many_there_are(harness: &Harness) {
+    drop(harness.open().await);
+    let statements = statements();
+    let mut of_lookups = statements.iter().filter(|(_, text)| text.contains("WITH asked AS"));
+    let text = for_postgres(&of_lookups.next().unwrap().1);
+    assert!(of_lookups.next().is_none());
+    let mut connection = PgConnection::connect(&harness.url().0).await.unwrap();
+    let mut run = async |text: String| {
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut connection).await.unwrap();
+        rows.iter().map(|row| row.get::<String, _>(0)).collect::<Vec<_>>().join("\n")
+    };
+    run(format!("PREPARE lookups AS {text}")).await;
+    let keys = r#"[["default","00","spmm 1","class","warm"]]"#;
+    for (from, to, bytes) in [(0, 3000, 1500), (3000, 9000, 6000)] {
+        // Bodies that do not compress.
+        run(format!(
+            "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
+                 facts_version, facts, namespace)
+             SELECT 'plan' || i, sha256(CAST(i AS text)::bytea), 'spmm ' || i % 5, 'class', 'warm', sha256(CAST(-i AS text)::bytea), i, 1,
+                 '{{\"b\":\"' || (SELECT string_agg(md5(CAST(i * 1000 + j AS text)), '') FROM generate_series(1, {bytes} / 32) j) || '\"}}',
+                 1, '{{}}', 'default'
+             FROM generate_series({from}, {to} - 1) i"
+        ))
+        .await;
+        run("ANALYZE".to_owned()).await;
+        for mode in ["force_generic_plan", "force_custom_plan"] {
+            run(format!("SET plan_cache_mode = {mode}")).await;
+            let steps = run(format!("EXPLAIN EXECUTE lookups ($${keys}$$)")).await;
+            assert!(steps.contains("plans_by_key"), "{steps}");
+            assert!(!steps.contains("Seq Scan on plans"), "{steps}");
+        }
+    }
 }

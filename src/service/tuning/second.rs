@@ -82,7 +82,8 @@ impl Session<'_> {
         ended.map(drop)
     }
 
-    /// Another worker that has claimed the job goes on with the second one, but nobody does after a cancel.
+    /// Another worker that has claimed the job goes on with the second one, but nobody does after a cancel. A second job that was not
+    /// made by this attempt stays: it may be one that somebody else has asked for as well.
     async fn leave_none(&self, first: &JobId, second: &JobId) -> Result<(), StoreError> {
         let store = self.service.store();
         let first = store.work(first).await?;

@@ -1,5 +1,6 @@
-//! Lookups that come at once share a statement: what wakes a connection's thread, begins a read and ends it is paid for once a batch
-//! and not once a lookup. A lookup that comes alone is a batch of one, and waits for nobody.
+//! Lookups that come at once share a statement: waking a connection's thread, beginning a read and ending it are paid for once a batch
+//! and not once a lookup. A few statements may be under way; a lookup that comes when there are fewer is a batch of one, and waits for
+//! nobody.
 
 use super::SqlStore;
 use super::db::{self, Pool};
@@ -11,15 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use tokio::sync::oneshot;
 
-/// The newest plan of each key by the pattern of a matrix that is stored, or that a plan was made for; else the digest is that of a
-/// pattern. `$1` is an array of [`Asked::terms`].
+/// For each key, its newest measured plan. The digest asked for is that of a matrix that is stored or has a plan, and else that of a
+/// pattern. `$1` is an array of the terms of [`Asked`]. PostgreSQL would join `plans` by reading all of it, for it expects a hundred
+/// keys; by a lateral join it looks each of them up.
 pub(super) const OF_MATRICES: &str = "WITH asked AS MATERIALIZED (
          SELECT key AS place, value ->> 0 AS namespace, unhex(value ->> 1) AS digest, value ->> 2 AS problem,
              value ->> 3 AS device_class, value ->> 4 AS l2_policy
          FROM json_each($1))
-     SELECT asked.place, plans.version, plans.body FROM asked CROSS JOIN plans
-     WHERE plans.id = (
-         SELECT newest.id FROM plans newest
+     SELECT asked.place, plans.version, plans.body
+     FROM asked CROSS JOIN /*[*/plans ON plans.id = (SELECT newest.id/*|LATERAL (SELECT newest.version, newest.body]*/
+         FROM plans newest
          WHERE newest.namespace = asked.namespace AND newest.pattern_digest = coalesce(
                  (SELECT pattern_digest FROM holdings WHERE holdings.namespace = asked.namespace AND holdings.digest = asked.digest),
                  (SELECT pattern_digest FROM plans made
@@ -27,7 +29,7 @@ pub(super) const OF_MATRICES: &str = "WITH asked AS MATERIALIZED (
                  asked.digest)
              AND newest.problem = asked.problem AND newest.device_class = asked.device_class
              AND newest.l2_policy = asked.l2_policy AND newest.predicted = 0
-         ORDER BY newest.created_at DESC, newest.id DESC LIMIT 1)";
+         ORDER BY newest.created_at DESC, newest.id DESC LIMIT 1)/*[*//*| plans]*/";
 
 /// Maximum number of lookups in one statement: a connection is not held for long, and few bodies are in memory at once.
 const MOST: usize = 32;
@@ -35,12 +37,15 @@ const MOST: usize = 32;
 /// The version and the body of a plan.
 type Found = Option<(i64, String)>;
 
+/// Namespace, digest in hexadecimal, problem, device class and policy of the cache.
+type Terms = [String; 5];
+
 /// What a lookup asks for, and who waits for the answer.
 #[derive(Debug)]
 struct Asked {
-    /// Namespace, digest in hexadecimal, problem, device class and policy of the cache.
-    terms: [String; 5],
-    answer: oneshot::Sender<Found>,
+    terms: Terms,
+    /// Dropped without an answer if who waits is to ask alone.
+    answer: oneshot::Sender<Result<Found>>,
 }
 
 /// The lookups of all clones of a store.
@@ -72,49 +77,87 @@ impl Gathered {
 }
 
 /// One of the tasks that answer. However it ends, another may begin.
-struct Turn(Arc<Gathered>);
+struct Turn {
+    of: Arc<Gathered>,
+    ended: bool,
+}
+
+impl Turn {
+    /// Answers until nobody waits.
+    async fn answer(mut self, readers: Pool) {
+        while let Some(batch) = self.next() {
+            let terms: Vec<&Terms> = batch.iter().map(|asked| &asked.terms).collect();
+            let found = read(&readers, &terms).await;
+            self.tell(batch, found);
+        }
+    }
+
+    /// Those that wait, but for who has left: as many as one statement takes.
+    fn next(&mut self) -> Option<Vec<Asked>> {
+        let mut queue = self.of.queue();
+        queue.waiting.retain(|asked| !asked.answer.is_closed());
+        if queue.waiting.is_empty() {
+            queue.busy -= 1;
+            self.ended = true;
+            return None;
+        }
+        let some = queue.waiting.len().min(MOST);
+        Some(queue.waiting.drain(..some).collect())
+    }
+
+    /// Who has left meanwhile needs no answer.
+    fn tell(&self, batch: Vec<Asked>, found: Result<Vec<Found>>) {
+        let told: Vec<(Asked, Result<Found>)> = match found {
+            Ok(found) => batch.into_iter().zip(found.into_iter().map(Ok)).collect(),
+            Err(error) if is_for_all(&error) => {
+                // No connection, or no room: those who came meanwhile would wait as long for the same.
+                let mut all = batch;
+                all.append(&mut self.of.queue().waiting);
+                all.into_iter().map(|asked| (asked, Err(again(&error)))).collect()
+            }
+            Err(error) => match <[Asked; 1]>::try_from(batch) {
+                Ok([asked]) => vec![(asked, Err(error))],
+                // It may be about another's terms: each asks alone.
+                Err(_) => return,
+            },
+        };
+        for (asked, found) in told {
+            let _ = asked.answer.send(found);
+        }
+    }
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut queue = self.0.queue();
+        if self.ended {
+            return;
+        }
+        // It was aborted, or panicked.
+        let mut queue = self.of.queue();
         queue.busy -= 1;
-        // Nobody would answer these; who waits asks alone.
         if queue.busy == 0 {
+            // Nobody would answer these; who waits asks alone.
             queue.waiting.clear();
         }
     }
 }
 
-impl Turn {
-    /// Answers until nobody waits.
-    async fn answer(self, readers: Pool) {
-        loop {
-            let batch: Vec<Asked> = {
-                let mut queue = self.0.queue();
-                let some = queue.waiting.len().min(MOST);
-                queue.waiting.drain(..some).collect()
-            };
-            if batch.is_empty() {
-                return;
-            }
-            let terms: Vec<&[String; 5]> = batch.iter().map(|asked| &asked.terms).collect();
-            match read(&readers, &terms).await {
-                Ok(found) => {
-                    for (asked, found) in batch.into_iter().zip(found) {
-                        // Who has left needs no answer.
-                        let _ = asked.answer.send(found);
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(%error, lookups = batch.len(), "a batch of lookups failed: each is asked alone")
-                }
-            }
-        }
+/// Whether an error is about the database, whatever is asked.
+const fn is_for_all(error: &StoreError) -> bool {
+    matches!(error, StoreError::Busy(_) | StoreError::Full(_))
+}
+
+/// The same error for another.
+fn again(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Full(cause) => StoreError::Full(cause.to_string().into()),
+        StoreError::Busy(cause) => StoreError::Busy(cause.to_string().into()),
+        other => StoreError::Backend(other.to_string().into()),
     }
 }
 
 /// What is found for each of the terms, in their order.
-async fn read(readers: &Pool, terms: &[&[String; 5]]) -> Result<Vec<Found>> {
+async fn read(readers: &Pool, terms: &[&Terms]) -> Result<Vec<Found>> {
     let asked = serde_json::to_string(terms).map_err(|error| StoreError::Misuse(error.into()))?;
     let rows: Vec<(i64, i64, String)> =
         db::query_as(OF_MATRICES).bind(asked).fetch_all(readers).await?;
@@ -137,6 +180,10 @@ impl SqlStore {
             key.device_class.0.clone(),
             key.l2_policy.to_string(),
         ];
+        // A server refuses such a text, and with it the statement of all.
+        if terms.iter().any(|term| term.contains('\0')) {
+            return self.alone(&terms).await;
+        }
         let (answer, answered) = oneshot::channel();
         let begins = {
             let mut queue = self.gathered.queue();
@@ -146,14 +193,17 @@ impl SqlStore {
             begins
         };
         if begins {
-            // On its own: whoever asked may leave, and others wait for the same statement.
-            let turn = Turn(Arc::clone(&self.gathered));
+            // On its own, and in no request's span: whoever asked may leave, and others wait for the same statement.
+            let turn = Turn { of: Arc::clone(&self.gathered), ended: false };
             tokio::spawn(turn.answer(self.readers.clone()));
         }
         match answered.await {
-            Ok(found) => Ok(found),
-            // The batch failed, maybe by another's terms: this one's error is told to this one.
-            Err(_) => Ok(read(&self.readers, &[&terms]).await?.pop().flatten()),
+            Ok(found) => found,
+            Err(_) => self.alone(&terms).await,
         }
+    }
+
+    async fn alone(&self, terms: &Terms) -> Result<Found> {
+        Ok(read(&self.readers, &[terms]).await?.pop().flatten())
     }
 }
