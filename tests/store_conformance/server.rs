@@ -163,8 +163,8 @@ pub async fn lookups_of_a_table_that_is_held_are_busy_together(harness: &Harness
         let late = task.await.unwrap();
         assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
     }
-    // One after the other, or each alone by eight connections, they would take ten times as long.
-    assert!(began.elapsed() < 4 * held_up, "{:?}", began.elapsed());
+    // Each alone, by eight connections, they would take 38 times as long.
+    assert!(began.elapsed() < 12 * held_up, "{:?}", began.elapsed());
     drop(other);
     drop(raw);
     assert_eq!(store.plan_for(&m.digest, &key).await.unwrap(), Some(plan));
