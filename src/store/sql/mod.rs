@@ -2,6 +2,7 @@
 //! module.
 
 mod audit;
+mod batched;
 mod bundles;
 mod codec;
 mod copy;
@@ -13,7 +14,6 @@ mod errors;
 mod events;
 mod figures;
 mod file_lock;
-mod gathered;
 mod hints;
 mod jobs;
 mod learning;
@@ -47,8 +47,8 @@ pub use sqlite::{Closed, SqliteOptions, Synchronous};
 
 use super::{Change, Listener, Listeners, Result};
 use crate::domain::{Caller, Namespace, Timestamp, TokenName};
+use batched::LookupBatches;
 use db::{Connection, Pool};
-use gathered::Gathered;
 use hints::Hints;
 use postgres::Server;
 use std::ops::{Deref, DerefMut};
@@ -70,7 +70,7 @@ pub struct SqlStore {
     listeners: Listeners,
     now: fn() -> Timestamp,
     place: Arc<Place>,
-    gathered: Arc<Gathered>,
+    lookup_batches: Arc<LookupBatches>,
     /// On whose behalf. What is of another namespace is not there for it.
     caller: Arc<Caller>,
 }

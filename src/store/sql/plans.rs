@@ -104,7 +104,7 @@ macro_rules! is_shared {
     };
 }
 
-/// [`gathered::OF_MATRICES`](super::gathered) for one key among the plans that other namespaces share; `$6` is the one that asks.
+/// [`batched::OF_MATRICES`](super::batched) for one key among the plans that other namespaces share; `$6` is the one that asks.
 pub(super) const SHARED: &str = concat!(
     "SELECT version, body FROM plans
      WHERE pattern_digest = coalesce(
@@ -204,7 +204,7 @@ impl Plans for SqlStore {
     }
 
     async fn plan_for(&self, asked: &Digest, key: &PlanKey) -> Result<Option<Plan>> {
-        if let Some((version, body)) = self.gathered(asked, key).await? {
+        if let Some((version, body)) = self.batched_lookup(asked, key).await? {
             return decode(version, &body).map(Some);
         }
         let shared: Option<(i64, String)> = db::query_as(SHARED)

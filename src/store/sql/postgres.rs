@@ -216,7 +216,7 @@ impl SqlStore {
             listeners: Listeners::default(),
             now: Timestamp::now,
             place: Arc::new(Place::Server(server)),
-            gathered: Arc::default(),
+            lookup_batches: Arc::default(),
             caller: Arc::new(Caller::anyone()),
         };
         if !how.pooled {

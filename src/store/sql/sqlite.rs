@@ -123,7 +123,7 @@ impl SqlStore {
             listeners: Listeners::default(),
             now: limits.now,
             place: Arc::new(Place::File(path.into())),
-            gathered: Arc::default(),
+            lookup_batches: Arc::default(),
             caller: Arc::new(Caller::anyone()),
         })
     }

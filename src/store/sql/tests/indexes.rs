@@ -5,7 +5,7 @@ use crate::domain::{DeviceClass, DeviceId, Digest, JobState, Op, WorkKind};
 use crate::store::sql::db::Text;
 use crate::store::sql::sorted::Start;
 use crate::store::sql::{
-    SqlStore, devices, events, gathered, jobs, learning, leases, matrices, models, plans, quality,
+    SqlStore, batched, devices, events, jobs, learning, leases, matrices, models, plans, quality,
     trials, webhooks,
 };
 use crate::store::{Direction, JobColumn, JobFilter, JobOrder, MatrixColumn, MatrixOrder};
@@ -251,7 +251,7 @@ async fn check(store: &SqlStore) {
     let scans = ["SCAN plans", "SCAN matrices", "SCAN h "];
     assert!(!scans.iter().any(|scan| facts.contains(scan)), "{facts}");
     let lookup = one(
-        gathered::OF_MATRICES,
+        batched::OF_MATRICES,
         &["plans_by_key (namespace=? AND pattern_digest=? AND problem=?"],
     )
     .await;

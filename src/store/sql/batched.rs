@@ -13,7 +13,7 @@ use std::thread::available_parallelism;
 use tokio::sync::oneshot;
 
 /// For each key, its newest measured plan. The digest asked for is that of a matrix that is stored or has a plan, and else that of a
-/// pattern. `$1` is an array of the terms of [`Asked`]. PostgreSQL would join `plans` by reading all of it, for it expects a hundred
+/// pattern. `$1` is an array of the terms of [`PendingLookup`]. PostgreSQL would join `plans` by reading all of it, for it expects a hundred
 /// keys; by a lateral join it looks each of them up.
 pub(super) const OF_MATRICES: &str = "WITH asked AS MATERIALIZED (
          SELECT key AS place, value ->> 0 AS namespace, unhex(value ->> 1) AS digest, value ->> 2 AS problem,
@@ -32,7 +32,7 @@ pub(super) const OF_MATRICES: &str = "WITH asked AS MATERIALIZED (
          ORDER BY newest.created_at DESC, newest.id DESC LIMIT 1)/*[*//*| plans]*/";
 
 /// Maximum number of lookups in one statement: a connection is not held for long, and few bodies are in memory at once.
-const MOST: usize = 32;
+const MOST_IN_A_BATCH: usize = 32;
 
 /// The version and the body of a plan.
 type Found = Option<(i64, String)>;
@@ -42,7 +42,7 @@ type Terms = [String; 5];
 
 /// What a lookup asks for, and who waits for the answer.
 #[derive(Debug)]
-struct Asked {
+struct PendingLookup {
     terms: Terms,
     /// Dropped without an answer if who waits is to ask alone.
     answer: oneshot::Sender<Result<Found>>,
@@ -50,13 +50,13 @@ struct Asked {
 
 /// The lookups of all clones of a store.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct LookupBatches {
     queue: Mutex<Queue>,
     /// Number of statements at once: enough that one that waits for the disk does not hold up all, and few enough that batches form.
     at_once: usize,
 }
 
-impl Default for Gathered {
+impl Default for LookupBatches {
     fn default() -> Self {
         let cores = available_parallelism().map_or(2, NonZeroUsize::get);
         Self { queue: Mutex::default(), at_once: cores.clamp(2, 4) }
@@ -65,75 +65,78 @@ impl Default for Gathered {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: Vec<Asked>,
+    waiting: Vec<PendingLookup>,
     /// Statements under way.
     busy: usize,
 }
 
-impl Gathered {
+impl LookupBatches {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of the tasks that answer. However it ends, another may begin.
-struct Turn {
-    of: Arc<Gathered>,
+/// A task that answers batch after batch. However it ends, another may begin.
+struct BatchRunner {
+    batches: Arc<LookupBatches>,
     ended: bool,
 }
 
-impl Turn {
+impl BatchRunner {
     /// Answers until nobody waits.
-    async fn answer(mut self, readers: Pool) {
-        while let Some(batch) = self.next() {
+    async fn run(mut self, readers: Pool) {
+        while let Some(batch) = self.next_batch() {
             let terms: Vec<&Terms> = batch.iter().map(|asked| &asked.terms).collect();
             let found = read(&readers, &terms).await;
-            self.tell(batch, found);
+            self.answer(batch, found);
         }
     }
 
     /// Those that wait, but for who has left: as many as one statement takes.
-    fn next(&mut self) -> Option<Vec<Asked>> {
-        let mut queue = self.of.queue();
+    fn next_batch(&mut self) -> Option<Vec<PendingLookup>> {
+        let mut queue = self.batches.queue();
         queue.waiting.retain(|asked| !asked.answer.is_closed());
         if queue.waiting.is_empty() {
             queue.busy -= 1;
             self.ended = true;
             return None;
         }
-        let some = queue.waiting.len().min(MOST);
+        let some = queue.waiting.len().min(MOST_IN_A_BATCH);
         Some(queue.waiting.drain(..some).collect())
     }
 
-    /// Who has left meanwhile needs no answer.
-    fn tell(&self, batch: Vec<Asked>, found: Result<Vec<Found>>) {
-        let told: Vec<(Asked, Result<Found>)> = match found {
-            Ok(found) => batch.into_iter().zip(found.into_iter().map(Ok)).collect(),
-            Err(error) if is_for_all(&error) => {
-                // No connection, or no room: those who came meanwhile would wait as long for the same.
-                let mut all = batch;
-                all.append(&mut self.of.queue().waiting);
-                all.into_iter().map(|asked| (asked, Err(again(&error)))).collect()
+    /// Answers a batch. Who has left meanwhile needs no answer.
+    fn answer(&self, mut batch: Vec<PendingLookup>, found: Result<Vec<Found>>) {
+        match found {
+            Ok(found) => {
+                for (lookup, found) in batch.into_iter().zip(found) {
+                    let _ = lookup.answer.send(Ok(found));
+                }
             }
-            Err(error) => match <[Asked; 1]>::try_from(batch) {
-                Ok([asked]) => vec![(asked, Err(error))],
-                // It may be about another's terms: each asks alone.
-                Err(_) => return,
-            },
-        };
-        for (asked, found) in told {
-            let _ = asked.answer.send(found);
+            Err(error @ (StoreError::Busy(_) | StoreError::Full(_))) => {
+                // No connection, or no room: those who came meanwhile would wait as long for the same.
+                batch.append(&mut self.batches.queue().waiting);
+                for lookup in batch {
+                    let _ = lookup.answer.send(Err(again(&error)));
+                }
+            }
+            Err(error) => {
+                // Of several lookups it may be about one's terms: they are dropped, and each is asked alone.
+                if let (Some(lookup), true) = (batch.pop(), batch.is_empty()) {
+                    let _ = lookup.answer.send(Err(error));
+                }
+            }
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for BatchRunner {
     fn drop(&mut self) {
         if self.ended {
             return;
         }
         // It was aborted, or panicked.
-        let mut queue = self.of.queue();
+        let mut queue = self.batches.queue();
         queue.busy -= 1;
         if queue.busy == 0 {
             // Nobody would answer these; who waits asks alone.
@@ -142,16 +145,11 @@ impl Drop for Turn {
     }
 }
 
-/// Whether an error is about the database, whatever is asked.
-const fn is_for_all(error: &StoreError) -> bool {
-    matches!(error, StoreError::Busy(_) | StoreError::Full(_))
-}
-
-/// The same error for another.
+/// The same error for another lookup.
 fn again(error: &StoreError) -> StoreError {
     match error {
-        StoreError::Full(cause) => StoreError::Full(cause.to_string().into()),
         StoreError::Busy(cause) => StoreError::Busy(cause.to_string().into()),
+        StoreError::Full(cause) => StoreError::Full(cause.to_string().into()),
         other => StoreError::Backend(other.to_string().into()),
     }
 }
@@ -172,7 +170,7 @@ async fn read(readers: &Pool, terms: &[&Terms]) -> Result<Vec<Found>> {
 
 impl SqlStore {
     /// The plan of this namespace for a matrix, beside those of all who ask meanwhile.
-    pub(super) async fn gathered(&self, asked: &Digest, key: &PlanKey) -> Result<Found> {
+    pub(super) async fn batched_lookup(&self, asked: &Digest, key: &PlanKey) -> Result<Found> {
         let terms = [
             self.namespace().to_owned(),
             asked.to_string(),
@@ -186,16 +184,16 @@ impl SqlStore {
         }
         let (answer, answered) = oneshot::channel();
         let begins = {
-            let mut queue = self.gathered.queue();
-            queue.waiting.push(Asked { terms: terms.clone(), answer });
-            let begins = queue.busy < self.gathered.at_once;
+            let mut queue = self.lookup_batches.queue();
+            queue.waiting.push(PendingLookup { terms: terms.clone(), answer });
+            let begins = queue.busy < self.lookup_batches.at_once;
             queue.busy += usize::from(begins);
             begins
         };
         if begins {
             // On its own, and in no request's span: whoever asked may leave, and others wait for the same statement.
-            let turn = Turn { of: Arc::clone(&self.gathered), ended: false };
-            tokio::spawn(turn.answer(self.readers.clone()));
+            let runner = BatchRunner { batches: Arc::clone(&self.lookup_batches), ended: false };
+            tokio::spawn(runner.run(self.readers.clone()));
         }
         match answered.await {
             Ok(found) => found,
