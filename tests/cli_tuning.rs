@@ -169,7 +169,7 @@ fn a_solve_is_asked_for_by_its_own_flags() {
     let job = json(&ask(&[&unit[..], &["--device", "cpu", "--json"]].concat()));
     let problem = serde_json::json!({
         "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "unit", "transpose": false,
-        "stability": "windowed"
+        "stability": "windowed", "approximate": false
     });
     assert_eq!((&job["problem"], &job["search"]["strategy"]), (&problem, &"halving".into()));
     let nothing = ask(&["lookup", file, "--op", "sptrsv", "--triangle", "upper"]);

@@ -1,4 +1,5 @@
-// Judges the solution of a triangular system by its componentwise backward error (Higham, Accuracy and Stability, 7.1).
+// Judges the solution of a triangular system by its componentwise backward error (Higham, Accuracy and Stability, 7.1), an
+// approximate one by the largest residual beside the largest element of b.
 // maps:    block -> 8 rows in turn; warp -> short row, block -> long row; lane -> (entry, right-hand side)
 // needs:   256 threads per block; the system in solve order, b and x rows x rhs row-major in the matrix's own order
 // refuses: nothing
@@ -49,6 +50,7 @@ struct System {
     const T* b;
     const T* x;
     u32 rows, rhs, reversed;
+    double beside;  // what residuals are judged beside: the largest element of b; 0: the terms of their equations
 
     // Where the row of a solve index begins in b and x.
     __device__ u64 at_row(u32 s) const { return static_cast<u64>(reversed ? rows - 1 - s : s) * rhs; }
@@ -78,7 +80,8 @@ __device__ inline Partial judge(const System<T>& t, u32 s, u32 j, Balance sum, u
     sum.add(-b, 0.0);
     sum.scale += fabs(b);
     const double weight = (static_cast<double>(t.row_ptr[s + 1] - t.row_ptr[s]) + 8.0) / 8.0;
-    double error = fabs(sum.hi + sum.lo) / (sum.scale + kTiny) / weight;
+    const double residual = fabs(sum.hi + sum.lo);
+    double error = t.beside > 0.0 ? residual / t.beside : residual / (sum.scale + kTiny) / weight;
     const double infinity = __longlong_as_double(0x7ff0000000000000ll);
     // Written so that NaN takes this branch, and so that a scale beyond the range excuses nothing.
     if (!(error >= 0.0) || !(sum.scale < infinity)) error = infinity;

@@ -94,6 +94,7 @@ def sptrsv_problem(
     transpose: bool = False,
     rhs: int = 1,
     stability: str = "windowed",
+    approximate: bool = False,
     both: bool = False,
 ) -> Dict[str, Union[str, int, bool]]:
     """`T x = b` with T a triangle of A; with `both` a solve with each of them."""
@@ -111,6 +112,8 @@ def sptrsv_problem(
     # As where plans are kept: it is named only where it is not what it usually is.
     if stability != "windowed":
         problem["stability"] = stability
+    if approximate:
+        problem["approximate"] = True
     return problem
 
 

@@ -98,7 +98,7 @@ class Client(Transport):
 
         `A` is a sparse matrix, a `sparsetune.Matrix`, or a digest. `problem` has the remaining
         fields of the problem: dtype, layout, accumulate, tf32, transpose, output; for `sptrsv` lower,
-        unit_diagonal, rhs, stability, both.
+        unit_diagonal, rhs, stability, approximate, both.
         """
         wanted = make_problem(op, A, n=n, **problem)
         return self.lookup_digest(

@@ -374,6 +374,7 @@ def sptrsv(
     rhs: int = 1,
     *,
     stability: str = "windowed",
+    approximate: bool = False,
     dtype: Any = None,
     device: Optional[str] = None,
     server: Optional[str] = None,
@@ -389,7 +390,10 @@ def sptrsv(
     `lower` names the triangle; the other one of L is ignored. With `unit_diagonal` the diagonal of
     T is all ones. b has the rows of L, and `rhs` columns (none needed for one). With
     `stability="row_wise"` no equation is rewritten, so that each row is as exact as substitution
-    makes it; by default windows of rows are. The rest is as for `sparsetune.spmm`.
+    makes it; by default windows of rows are. `approximate` consents to an approximate x, for a
+    preconditioner: residuals of at most 1/8 of the largest element of b, for a b at random. x is a
+    linear map of b, the same in each call, and a solve with the transpose need not be its adjoint.
+    The rest is as for `sparsetune.spmm`.
     """
     source = source_of(L)
     problem = sptrsv_problem(
@@ -399,6 +403,7 @@ def sptrsv(
         transpose=transpose,
         rhs=rhs,
         stability=stability,
+        approximate=approximate,
     )
     options = _options(server, token, search, expected_calls, libraries, tune)
     made: Sptrsv = _made(Sptrsv, source, device)(source, problem, options, wait=wait)
@@ -412,6 +417,7 @@ def ilu(
     rhs: int = 1,
     *,
     stability: str = "windowed",
+    approximate: bool = False,
     dtype: Any = None,
     device: Optional[str] = None,
     **options: Any,
@@ -421,7 +427,10 @@ def ilu(
     `F` holds U on and above the diagonal and L strictly below it, as incomplete LU factorisations
     leave them: the diagonal of L is all ones. With `unit_diagonal=False` it is that of U, too. With
     `transpose` x is `L^-T U^-T b`. One request tunes both, each in half of the budget, and one call
-    runs both. `update_values` takes new factors of the same pattern. Otherwise as
+    runs both. `update_values` takes new factors of the same pattern. With `approximate` both may be
+    solved by different sweeps, so that x is no symmetric map of b even where `L U` is symmetric.
+    For conjugate gradients ask both for the same ones:
+    `search={"families": ["sweeps"], "fixed": {"sweeps": 6, "inner": 1}}`. Otherwise as
     `sparsetune.sptrsv`.
     """
     source = source_of(F)
@@ -431,6 +440,7 @@ def ilu(
         transpose=transpose,
         rhs=rhs,
         stability=stability,
+        approximate=approximate,
         both=True,
     )
     wait, libraries = bool(options.pop("wait", False)), tuple(options.pop("libraries", ()))

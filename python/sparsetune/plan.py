@@ -26,7 +26,8 @@ class Promise:
     #: A call; None in a predicted plan, which was not measured.
     median_us: Optional[float]
     ci95_us: Optional[Tuple[float, float]]
-    #: Largest error of the result, relative to the sum of the absolute values of its terms.
+    #: Largest error of the result, relative to the sum of the absolute values of its terms; of an
+    #: approximate solve (family `sweeps`) the largest residual, beside the largest element of b.
     rel_error: Optional[float]
     #: The best routine of the vendor, measured in the same session.
     vendor: Optional[Dict[str, Any]]

@@ -71,6 +71,25 @@ def test_untuned_solves_with_combined_factors(
     right(f(B), other)
 
 
+def test_consent_to_an_approximate_solve_is_of_the_problem() -> None:
+    F = ilu0(poisson(7))
+    near = sparsetune.ilu(F, approximate=True, wait=True, search=HALVING)
+    exact = sparsetune.ilu(F, tune=False)
+    # The plan of the one is not taken for the other, though both are exact on a processor.
+    assert near.problem["approximate"] is True and "approximate" not in exact.problem
+    assert near.tuned and not exact.tuned
+    assert near.plan is not None and near.plan.check().passed
+    assert near.plan.problem["approximate"] is True
+    again = sparsetune.ilu(F, approximate=True, tune=False)
+    assert again.tuned
+    b = operand(49, 1, "float64")[:, 0]
+    first, second = factors(F, True, False)
+    expected = numpy.linalg.solve(second, numpy.linalg.solve(first, b))
+    assert abs(again(b) - expected).max() < 1e-12
+    again.update_values(ilu0((poisson(7) * 2).tocsr()))
+    assert not numpy.allclose(again(b), expected)
+
+
 def test_a_zero_pivot_is_named() -> None:
     F = scipy.sparse.csr_matrix(numpy.array([[2.0, 1.0], [0.5, 0.0]]))
     with pytest.raises(sparsetune.OperandError, match="among them \\[1\\]"):

@@ -7,8 +7,12 @@ use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
 use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm, Sptrsv};
 use crate::engine::{ALPHA, BETA};
+use crate::ops::sptrsv::sweeps::estimate::approximation;
+use crate::ops::sptrsv::sweeps::scheme::Scheme;
 use crate::sparse::oracle::round;
-use crate::sparse::tolerance::{element_bound, equation_weight, solution_tolerance, vendor_slack};
+use crate::sparse::tolerance::{
+    element_bound, equation_weight, solution_tolerance, sweeping_error, vendor_slack,
+};
 use crate::sparse::{Csr, TriangleError, Triangular, operand, random};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +84,10 @@ pub fn make(
 ) -> Result<(Check, Vec<u8>), MakeError> {
     match problem {
         Problem::Spmm(spmm) => product(operand, problem, spmm, candidate, seed),
-        Problem::Sptrsv(solve) => equations(operand, problem, solve, candidate, seed),
+        Problem::Sptrsv(solve) => match Scheme::of(candidate) {
+            Some(scheme) => sweeps(operand, problem, (solve, &scheme), seed),
+            None => equations(operand, problem, solve, candidate, seed),
+        },
     }
 }
 
@@ -199,6 +206,42 @@ fn equations(
         Tensor::of("col", Element::U64, &col),
         Tensor::of("value", Element::F64, &value),
         Tensor::of("diagonal", Element::F64, &diagonal),
+        Tensor::of("bound", Element::F64, &bound),
+    ])?;
+    Ok((check, file))
+}
+
+/// The equations do not hold by design, but what comes out is known: the same sweeps in float64.
+fn sweeps(
+    matrix: &Csr,
+    problem: &Problem,
+    (solve, scheme): (&Sptrsv, &Scheme),
+    seed: u64,
+) -> Result<(Check, Vec<u8>), MakeError> {
+    let mut system = Triangular::of(matrix, solve)?;
+    let rows = system.rows();
+    let (kind, scale, alpha, beta) = (CheckKind::Product, 1.0, 1.0, 0.0);
+    let mut check = Check { kind, seed, scale, b_sha256: String::new(), alpha, beta, samples: 0 };
+    let inputs = Inputs::draw(&check, problem, rows, 0);
+    check.b_sha256 = sha256(inputs.b.bytes());
+    let mut b: Vec<f64> = (0..rows).map(|s| wide(&inputs.b, system.original(s))).collect();
+    let value = approximation(&system, &b, scheme);
+    let entries = |s: usize| system.row(s).0.len();
+    let sampled = places(&telling(rows, entries), rows, 1, seed);
+    let terms = (0..rows).map(entries).max().unwrap_or(0);
+    let summed = (scheme.sweeps * scheme.blocking.inner) as usize;
+    let error = sweeping_error(solve.dtype, summed, terms);
+    // Nothing cancels among the sizes of all terms.
+    system.values.iter_mut().for_each(|value| *value = -value.abs());
+    system.diagonal.iter_mut().chain(&mut b).for_each(|value| *value = value.abs());
+    let size = approximation(&system, &b, scheme);
+    let index: Vec<u64> = sampled.iter().map(|&(s, _)| system.original(s) as u64).collect();
+    let of = |all: &[f64]| sampled.iter().map(|&(s, _)| all[s]).collect::<Vec<f64>>();
+    let bound: Vec<f64> = of(&size).into_iter().map(|size| size * error).collect();
+    check.samples = index.len() as u32;
+    let file = tensors::write(&[
+        Tensor::of("index", Element::U64, &index),
+        Tensor::of("value", Element::F64, &of(&value)),
         Tensor::of("bound", Element::F64, &bound),
     ])?;
     Ok((check, file))

@@ -1,5 +1,6 @@
 //! Bundles from plan to file to result: every family's arrays, plans of the host run, hostile files.
 
+mod approximate;
 mod cpp;
 mod documents;
 mod hostile;

@@ -1,6 +1,7 @@
 //! Tables for people: the best candidates, the funnel, the plan in a few lines.
 
 use super::client::Answer;
+use crate::domain::candidate::SWEEPS;
 use crate::domain::outcome::FEWEST_FOR_INTERVAL;
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, JobId, StoppedBy};
@@ -222,7 +223,7 @@ pub fn usage_of_both([first, second]: [&Plan; 2], from: &str) -> String {
 fn time(plan: &Plan) -> String {
     match (&plan.measured, &plan.predicted) {
         (Some(measured), _) => format!(
-            "time     {} us a call, {}, {}{}, largest error {:.1e}",
+            "time     {} us a call, {}, {}{}, {} {:.1e}",
             us(measured.median_us),
             measured.clock.how(),
             measured
@@ -232,6 +233,10 @@ fn time(plan: &Plan) -> String {
             match measured.samples {
                 1 => "1 sample".to_owned(),
                 samples => format!("{samples} samples"),
+            },
+            match plan.candidate.family == SWEEPS {
+                true => "approximate, largest residual beside b",
+                false => "largest error",
             },
             measured.rel_error
         ),

@@ -385,7 +385,8 @@ pub struct Check {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CheckKind {
-    /// Tensors `index` (u64, places of C in memory), `value` and `bound` (f64): `|c[index] - value| <= bound`.
+    /// Tensors `index` (u64, places of C in memory), `value` and `bound` (f64): `|c[index] - value| <= bound`. Also of an approximate
+    /// solve, of which x is known and equations hold nearly.
     Product,
     /// Sampled equations. Tensors `row`, `row_ptr`, `col` (u64), `value`, `diagonal` and `bound` (f64): for every right-hand
     /// side `|diagonal x[row] + sum value x[col] - b[row]| <= bound (|diagonal x[row]| + sum |value x[col]| + |b[row]|)`.

@@ -112,6 +112,12 @@ impl Candidate {
         self.routine().is_some_and(|routine| routine.library.is_baseline())
     }
 
+    /// Whether its solutions are approximate by design, so that they are judged by their residuals beside b, and only where a problem
+    /// consents.
+    pub fn is_approximate(&self) -> bool {
+        self.family == SWEEPS
+    }
+
     /// Whether it is the vendor's dense product of a densified matrix.
     pub fn is_densified(&self) -> bool {
         self.routine().is_some_and(|routine| routine.library.densifies())
@@ -124,6 +130,8 @@ impl Candidate {
 
 /// The family name of every candidate that runs a vendor's routine.
 pub const VENDOR: &str = "vendor";
+/// The family name of the kernels that solve approximately.
+pub const SWEEPS: &str = "sweeps";
 /// The parameter that names a technique which a study leaves out; candidates of a search's space do not have it.
 pub const WITHOUT: &str = "without";
 

@@ -258,6 +258,7 @@ pub struct TrialCounts {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Validity {
+    /// False of an approximate solve, whose error was measured with these values.
     pub values_may_change: bool,
     pub pattern_may_change: bool,
     /// B must not contain infinities or NaN, because packed panels multiply padding zeros by it.

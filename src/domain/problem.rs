@@ -71,6 +71,9 @@ pub struct Sptrsv {
     pub diagonal: Diagonal,
     pub transpose: bool,
     pub stability: Stability,
+    /// The client consents to an approximate x, by a map of b that is linear and the same in each call: enough for a preconditioner
+    /// ([`crate::sparse::tolerance::APPROXIMATE`]).
+    pub approximate: bool,
 }
 
 impl Sptrsv {
@@ -82,6 +85,7 @@ impl Sptrsv {
         diagonal: Diagonal::NonUnit,
         transpose: false,
         stability: Stability::Windowed,
+        approximate: false,
     };
 
     /// Most right-hand sides that can be tuned.
@@ -124,13 +128,22 @@ impl Problem {
                 transpose.into(),
                 output.into(),
             ],
-            Self::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose, stability }) => vec![
+            Self::Sptrsv(Sptrsv {
+                rhs,
+                dtype,
+                triangle,
+                diagonal,
+                transpose,
+                stability,
+                approximate,
+            }) => vec![
                 rhs.into(),
                 dtype.into(),
                 triangle.into(),
                 diagonal.into(),
                 transpose.into(),
                 stability.into(),
+                approximate.into(),
             ],
         }
     }
@@ -150,7 +163,7 @@ impl Problem {
                     output: output.try_into().ok()?,
                 }))
             }
-            (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose, stability]) => {
+            (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose, stability, approximate]) => {
                 Some(Self::Sptrsv(Sptrsv {
                     rhs: rhs.try_into().ok()?,
                     dtype: dtype.try_into().ok()?,
@@ -158,6 +171,7 @@ impl Problem {
                     diagonal: diagonal.try_into().ok()?,
                     transpose: transpose.try_into().ok()?,
                     stability: stability.try_into().ok()?,
+                    approximate: approximate.try_into().ok()?,
                 }))
             }
             _ => None,
@@ -277,6 +291,18 @@ mod tests {
         assert_eq!(serde_json::to_string(&solve).unwrap(), stored);
         let key = "sptrsv;rhs=1;dtype=f32;triangle=lower;diagonal=non-unit;transpose=false";
         assert_eq!(solve.to_string(), key);
+        // Problems from before the field are exact, and have the key that they had.
+        let Problem::Sptrsv(exact) = solve else { panic!("{solve}") };
+        assert!(!exact.approximate);
+        let near = Problem::Sptrsv(Sptrsv { approximate: true, ..exact });
+        assert_eq!(near.to_string(), format!("{key};approximate=true"));
+        let said = serde_json::to_string(&near).unwrap();
+        assert_eq!(said, stored.replace('}', r#","approximate":true}"#));
+        assert_eq!(serde_json::from_str::<Problem>(&said).unwrap(), near);
+        let both = Sptrsv { triangle: Triangle::Both, approximate: true, ..exact };
+        let parts = Problem::Sptrsv(both).parts().unwrap();
+        let consents = |part: Problem| matches!(part, Problem::Sptrsv(it) if it.approximate);
+        assert!(parts.into_iter().all(consents), "both solves are by consent");
     }
 
     /// Every value of every field, one field at a time, goes through values, wire form and key.

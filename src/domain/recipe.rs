@@ -18,6 +18,8 @@ pub struct Recipe {
     /// The part of the lowering that must be repeated for new values with the same pattern, in milliseconds; absent if
     /// the kernel reads the operands' values directly, so that no update is needed.
     pub update_ms: Option<f64>,
+    /// Its solutions are approximate by design, and are judged by their residuals beside b.
+    pub approximate: bool,
 }
 
 impl Recipe {
@@ -30,6 +32,7 @@ impl Recipe {
             scratch: Vec::new(),
             lowering_ms: 0.0,
             update_ms: None,
+            approximate: candidate.is_approximate(),
         }
     }
 }

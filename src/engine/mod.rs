@@ -97,7 +97,8 @@ pub struct Solve {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Check {
     /// SpMM: largest |c - value| / scale. SpTRSV: largest componentwise backward error |T x - b| / (|T||x| + |b|) over
-    /// both right-hand sides, each row's divided by its weight (row_nnz + 8) / 8. NaN in the output counts as infinity.
+    /// both right-hand sides, each row's divided by its weight (row_nnz + 8) / 8; of an approximate recipe the largest |T x - b|
+    /// beside the largest |b| of that side. NaN in the output counts as infinity.
     pub rel_error: f64,
     /// Number of elements that still hold the poison.
     pub unwritten: u64,

@@ -5,7 +5,7 @@ use crate::domain::protocol::{Effort, Reply};
 use crate::domain::recipe::{Compiled, Recipe};
 use crate::domain::{Outcome, Timing};
 use crate::engine::{Check, Engine, EngineError};
-use crate::sparse::tolerance::vendor_slack;
+use crate::sparse::tolerance::{APPROXIMATE, vendor_slack};
 use std::time::Instant;
 
 /// The stages of a trial, by which the pool chooses deadlines.
@@ -51,7 +51,11 @@ pub(super) fn run(
         Ok(check) => check,
         Err(error) => return Ok(measured(outcome_of(error), Some(compiled))),
     };
-    if let Some(wrong) = wrong(&check, tolerance * vendor_slack(&recipe.candidate)) {
+    let tolerance = match recipe.approximate {
+        true => APPROXIMATE,
+        false => tolerance * vendor_slack(&recipe.candidate),
+    };
+    if let Some(wrong) = wrong(&check, tolerance) {
         return Ok(measured(wrong, Some(compiled)));
     }
 

@@ -84,6 +84,11 @@ pub fn everything() -> Vec<(Problem, DeviceKind, Candidate)> {
         let host = ["mkl_trsv", "mkl_trsm", "plain_solve", "sprs"];
         add(problem, DeviceKind::Cpu, host.map(routine).to_vec());
     }
+    let near = Problem::Sptrsv(Sptrsv { approximate: true, ..Sptrsv::PLAIN });
+    let swept = among(&matrix, &near, &device(DeviceKind::Cuda), &["sweeps"]).scored;
+    let mut swept: Vec<Candidate> = swept.into_iter().map(|(candidate, _)| candidate).collect();
+    swept.sort();
+    add(near, DeviceKind::Cuda, swept);
     all
 }
 
@@ -124,8 +129,8 @@ fn decisions_about_candidates_stay() {
     headers.sort_unstable();
     text.push_str(&format!("{headers:?}"));
     let lines = text.lines().count();
-    let expected = "f5130d547c7083c86ed596635736d0585525280a8a48f60e456b1f07eccd4651";
-    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (54847, expected.to_owned()));
+    let expected = "c87bc5055886c6aa05f4e89fee5f596588b219596eea343602ec23eb04d69323";
+    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (54877, expected.to_owned()));
 }
 
 #[test]
@@ -328,4 +333,48 @@ fn a_solve_that_is_stable_row_by_row_is_never_rewritten() {
     };
     assert!(named(Stability::RowWise));
     assert!(!named(Stability::Windowed), "plans from before are found");
+}
+
+/// Only by consent, with as many sweeps as the system needs, and with a key of its own.
+#[test]
+fn sweeps_are_for_those_who_consent_to_an_approximate_solve() {
+    let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
+    let of_sweeps = |approximate, kind, full, families: &[&str]| {
+        let families = families.iter().map(|&family| family.to_owned()).collect();
+        let narrowing = Narrowing { full, families, ..Narrowing::default() };
+        let solve = Problem::Sptrsv(Sptrsv { approximate, ..Sptrsv::PLAIN });
+        let space = of(&solve).space(&matrix, &device(kind), &narrowing).unwrap();
+        let swept: Vec<i64> = space
+            .scored
+            .iter()
+            .filter(|(candidate, _)| candidate.family == "sweeps")
+            .map(|(candidate, _)| candidate.int("sweeps").unwrap())
+            .collect();
+        let others = space.scored.len() - swept.len();
+        (swept, others, space.nothing_of(&narrowing.families, &narrowing.fixed))
+    };
+    for full in [None, Some(Draw { most: 2000, seed: 1 })] {
+        let (swept, others, _) = of_sweeps(true, DeviceKind::Cuda, full, &[]);
+        assert!(!swept.is_empty() && others > 10, "exact schemes are tried beside them");
+        assert!(of_sweeps(false, DeviceKind::Cuda, full, &[]).0.is_empty());
+        assert!(of_sweeps(true, DeviceKind::Cpu, full, &[]).0.is_empty());
+    }
+    let (swept, ..) = of_sweeps(true, DeviceKind::Cuda, None, &["sweeps"]);
+    // One sweep is b over the diagonal, which is not near.
+    assert!(swept.iter().all(|&sweeps| sweeps > 1), "{swept:?}");
+    // As many as both triangles of a preconditioner are to have, if asked for, though fewer suffice.
+    let fixed = Fixed([("sweeps".to_owned(), Param::Int(24))].into());
+    let solve = Problem::Sptrsv(Sptrsv { approximate: true, ..Sptrsv::PLAIN });
+    let narrowing = Narrowing { fixed, ..Narrowing::default() };
+    let space = of(&solve).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap();
+    let mut fixed = space.scored.iter().filter(|(candidate, _)| candidate.is_approximate());
+    assert!(!swept.contains(&24) && fixed.clone().count() > 0);
+    assert!(fixed.all(|(candidate, _)| candidate.int("sweeps") == Some(24)));
+    let why = of_sweeps(false, DeviceKind::Cuda, None, &["sweeps"]).2.unwrap();
+    assert!(why.contains("only for problems with `approximate`"), "{why}");
+    let named = |approximate| {
+        let solve = Problem::Sptrsv(Sptrsv { approximate, ..Sptrsv::PLAIN });
+        solve.key_fields().any(|(field, _)| field.name == "approximate")
+    };
+    assert!(named(true) && !named(false), "plans from before are found");
 }

@@ -126,7 +126,7 @@ pub(in crate::service) fn plan(
         no_baseline: None,
         break_even_calls: None,
         validity: Validity {
-            values_may_change: true,
+            values_may_change: !candidate.is_approximate(),
             pattern_may_change: false,
             update_values_ms: 0.0,
             dense_must_be_finite: Kernels::of(&subject.problem, device.kind)

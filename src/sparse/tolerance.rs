@@ -66,6 +66,18 @@ pub fn solution_tolerance(dtype: Dtype) -> f64 {
     GROWTH * FRAME * roundoff(dtype)
 }
 
+/// Maximum of the largest |T x - b| of an approximate solve beside the largest |b|. It is an agreement, not a law: it says what sort
+/// of preconditioner a client may expect. Equations beside their own terms would ask for more than a preconditioner needs: of ILU(0)
+/// of a grid 200 x 200, 4 sweeps leave 0.11 of b and up to 0.6 of the terms of an equation, and conjugate gradients take 204
+/// iterations with them, 197 with exact solves.
+pub const APPROXIMATE: f64 = 1.0 / 8.0;
+
+/// Bound of the rounding errors of an element that was computed by `sweeps` sums one after another, each of at most `terms` terms, beside
+/// the same computation with the sizes of all numbers.
+pub fn sweeping_error(dtype: Dtype, sweeps: usize, terms: usize) -> f64 {
+    sweeps as f64 * (terms as f64 + FRAME) * roundoff(dtype)
+}
+
 /// Bound of the error of one element of a product whose row has `row_nnz` entries, `scale` being the sum of the absolute
 /// values of its terms.
 pub fn element_bound(spmm: &Spmm, row_nnz: usize, scale: f64) -> f64 {

@@ -6,6 +6,7 @@ use sparsetune::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Re
 use sparsetune::domain::{Candidate, Dtype, L2Policy, Problem, Sptrsv};
 use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Check, Dense, Engine, EngineError, Expected, Operands, Solve};
+use sparsetune::sparse::tolerance::APPROXIMATE;
 use sparsetune::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,6 +39,7 @@ pub fn solves(engine: &mut CudaEngine) {
     for dtype in [Dtype::F32, Dtype::F64] {
         every_system(engine, dtype);
         mistakes(engine, dtype);
+        approximations(engine, dtype);
         odd_shapes(engine, dtype);
         long_row(engine, dtype);
     }
@@ -180,6 +182,43 @@ fn mistakes(engine: &mut CudaEngine, dtype: Dtype) {
         assert!(case.right(check), "{check:?}");
         let check = verify(STORE);
         assert!(case.right(check), "{check:?}");
+    }
+}
+
+/// What is approximate by design is judged by its largest residual beside the largest element of b.
+fn approximations(engine: &mut CudaEngine, dtype: Dtype) {
+    for triangle in [Triangle::Lower, Triangle::Upper] {
+        let problem = Sptrsv { triangle, approximate: true, ..problem(1, dtype) };
+        let case = case(matrix(300, 5), problem);
+        engine.load(case.operands.clone()).expect("loads");
+        let mut verify = |store: &str| {
+            let recipe = Recipe { approximate: true, ..case.kernel(store) };
+            engine.verify(&recipe, None).expect("verifies")
+        };
+        assert!(case.right(verify(STORE)));
+        // The last unknown, which no other needs, is off: what is left is its part of one equation.
+        let last = if triangle == Triangle::Lower { 299u64 } else { 0 };
+        let Expected::Solution(solve) = &case.operands.expected else { panic!("a solve") };
+        let largest = [&case.operands.b, &solve.second].map(|b| match b {
+            Dense::F32(b) => b.iter().fold(0.0, |most: f64, b| most.max(f64::from(*b).abs())),
+            Dense::F64(b) => b.iter().fold(0.0, |most: f64, b| most.max(b.abs())),
+            Dense::F16(_) | Dense::Bf16(_) => panic!("no solve is in 16 bits"),
+        });
+        for (off, within) in [(0.05, true), (0.5, false)] {
+            let check = verify(&format!("c[row] = s == rows - 1 ? x + (T){off} : x;"));
+            let left = off * case.system.diagonal[299].abs() / largest[0].min(largest[1]);
+            assert!((check.rel_error - left).abs() < 1e-5, "{check:?}, not {left}");
+            assert_eq!((check.worst, check.unwritten), (last, 0), "{check:?}");
+            assert_eq!(check.rel_error <= APPROXIMATE, within, "{check:?}");
+        }
+        let check = verify("c[row] = s == rows - 1 ? x / (T)0 * (T)0 : x;");
+        assert_eq!((check.rel_error, check.worst), (f64::INFINITY, last), "{check:?}");
+        let check = verify("if (s != rows - 1) c[row] = x;");
+        assert_eq!((check.unwritten, check.rel_error), (4, f64::INFINITY), "{check:?}");
+        // An exact scheme is judged as for any other problem.
+        let off = "c[row] = s == rows - 1 ? x + (T)0.05 : x;";
+        let check = engine.verify(&case.kernel(off), None).expect("verifies");
+        assert!(!case.right(check) && check.worst == last, "{check:?}");
     }
 }
 

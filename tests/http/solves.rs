@@ -28,7 +28,7 @@ async fn a_solve_is_queued_with_its_defaults_and_found_by_its_query() {
     let job: Value = response.json().await.unwrap();
     let problem = json!({
         "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "non-unit", "transpose": false,
-        "stability": "windowed"
+        "stability": "windowed", "approximate": false
     });
     assert_eq!(job["problem"], problem);
     assert_eq!(
@@ -101,6 +101,34 @@ async fn both_triangles_are_asked_for_at_once_and_found_at_once() {
     let body = problem(app.submit(&asked).await, 422, "invalid-body").await;
     assert_eq!(body["pointer"], "/problem/diagonal");
     assert!(body["detail"].as_str().unwrap().contains("[1] (counted from 0)"), "{body}");
+}
+
+#[tokio::test]
+async fn an_approximate_solve_has_a_lookup_of_its_own() {
+    let app = TestApp::new().await;
+    let matrix = app.matrix(9).await;
+    assert_eq!(app.submit(&solve(&matrix)).await.status(), 202);
+    let exact = app.finish(&app.claim().await).await;
+    let path =
+        |rest: &str| lookup(&matrix, &format!("rhs=1&diagonal=non-unit&predicted=false{rest}"));
+    let none = app.json(&path("&approximate=true")).await;
+    assert_eq!((&none["match"]["grade"], &none["plan"]), (&json!("none"), &Value::Null));
+    let reason = none["match"]["reasons"][0].as_str().unwrap();
+    assert!(reason.contains("its approximate is false, not true"), "{reason}");
+    let mut asked = solve(&matrix);
+    asked["problem"]["approximate"] = json!(true);
+    assert_eq!(app.submit(&asked).await.status(), 202);
+    let near = app.finish(&app.claim().await).await;
+    for (rest, plan) in [("&approximate=true", &near), ("&approximate=false", &exact), ("", &exact)]
+    {
+        let found = app.json(&path(rest)).await;
+        assert_eq!(found["plan"]["id"], plan.id.0, "{rest}");
+    }
+    let said = app.json(&path("&approximate=true")).await["plan"]["problem"]["approximate"].clone();
+    assert_eq!(said, json!(true));
+    asked["problem"]["approximate"] = json!("nearly");
+    let body = problem(app.submit(&asked).await, 422, "invalid-body").await;
+    assert_eq!(body["pointer"], "/problem/approximate");
 }
 
 #[tokio::test]

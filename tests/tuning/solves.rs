@@ -189,3 +189,111 @@ async fn every_kind_of_system_comes_to_a_plan() {
     assert!(job.error.as_ref().is_some_and(|error| error.contains("amplifies")), "{job:?}");
     worker.stop().await;
 }
+
+/// Whether a lookup for the bench's matrix finds a plan without measuring anything.
+async fn found(bench: &Bench, matrix: Digest, problem: Problem, device: &Device) -> Lookup {
+    let device = Some(device.id.0.clone());
+    let (l2_policy, neighbour, predicted) = (None, false, false);
+    let query = LookupQuery { matrix, problem, device, l2_policy, neighbour, predicted };
+    bench.service.lookup(&query).await.unwrap()
+}
+
+/// A matrix whose sweeps come near soon: each row is coupled to the one before it by a part of its diagonal.
+async fn dominant(bench: &Bench, diagonal: u32) -> Matrix {
+    let rows = 300;
+    let mut text = format!(
+        "%%MatrixMarket matrix coordinate real general\n{rows} {rows} {}\n1 1 {diagonal}\n",
+        2 * rows - 1
+    );
+    for row in 2..=rows {
+        text += &format!("{row} {} 1\n{row} {row} {diagonal}\n", row - 1);
+    }
+    let body = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(text.into())]);
+    bench.service.upload(body, None).await.unwrap().matrix
+}
+
+/// By consent only: a lookup of the exact problem does not find the plan, nor does one with other values of the pattern than those
+/// that its error was measured with.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approximate_solve_is_judged_by_its_residual_and_found_by_consent() {
+    let mut bench = Bench::new().await;
+    bench.matrix = dominant(&bench, 3).await;
+    let device = gpu();
+    let exact = Problem::Sptrsv(SOLVE);
+    let near = Problem::Sptrsv(Sptrsv { approximate: true, ..SOLVE });
+    let (all, of_exact) = (acts(&bench, &near, &device), acts(&bench, &exact, &device));
+    let sweeps = |acts: &BTreeMap<Candidate, Act>| -> Vec<Candidate> {
+        acts.keys().filter(|candidate| candidate.is_approximate()).cloned().collect()
+    };
+    assert!(sweeps(&of_exact).is_empty());
+    assert!(sweeps(&all).len() > 1, "{}", all.len());
+    assert!(of_exact.keys().all(|candidate| all.contains_key(candidate)), "all are tried");
+    let left = |us, rel_error| match exactly(us) {
+        Act::Measured { samples_us, alone_us, resources, prepare_ms, latency_ms, .. } => {
+            Act::Measured { samples_us, alone_us, rel_error, resources, prepare_ms, latency_ms }
+        }
+        other => other,
+    };
+    // One of the sweeps leaves too much, and the others are within the bound of approximate solves. So much is wrong of an exact scheme.
+    let mut acts = all.clone();
+    for (at, candidate) in all.keys().enumerate() {
+        let (us, error) = match candidate.is_approximate() {
+            true if *candidate == sweeps(&all)[0] => (5.0, 0.2),
+            true => (10.0 + at as f64 / 100.0, 0.1),
+            false => continue,
+        };
+        acts.insert(candidate.clone(), left(us, error));
+    }
+    let loose = acts.keys().find(|candidate| candidate.family == "overlapped");
+    let loose = loose.unwrap().clone();
+    acts.insert(loose.clone(), left(1.0, 0.1));
+    let worker = bench.work(&bench.service, &device, acts).await;
+    let families = vec!["sweeps".to_owned(), loose.family.clone()];
+    let search = Search { families, ..exhaustive() };
+    let id = bench.submit_for(near, &device.id.0, search).await;
+    let job = bench.ended(&id).await;
+    let plan = bench.plan(&job).await;
+    let tried = bench.tried(&id).await;
+    let state = |candidate: &Candidate| {
+        let trial = tried.iter().find(|trial| trial.candidate == *candidate);
+        trial.map(|trial| trial.state.name().to_owned())
+    };
+    assert_eq!(state(&sweeps(&all)[0]).as_deref(), Some("wrong"), "{tried:?}");
+    assert_eq!(state(&loose).as_deref(), Some("wrong"), "exact schemes are as exact as ever");
+    assert!(plan.candidate.is_approximate(), "{}", plan.candidate);
+    assert_eq!(plan.measured.as_ref().unwrap().rel_error, 0.1);
+    assert!(!plan.validity.values_may_change);
+    assert_eq!(plan.baseline.as_ref().unwrap().median_us, 400.0);
+    worker.stop().await;
+
+    let answer = found(&bench, bench.matrix.digest, near, &device).await;
+    assert_eq!((answer.grade, answer.plan), (Grade::Exact, Some(plan)));
+    let answer = found(&bench, bench.matrix.digest, exact, &device).await;
+    assert_eq!((answer.grade, answer.plan), (Grade::None, None));
+    assert!(
+        answer.reasons[0].contains("its approximate is true, not false"),
+        "{:?}",
+        answer.reasons
+    );
+    let other = dominant(&bench, 4).await;
+    assert_eq!(other.pattern_digest, bench.matrix.pattern_digest);
+    let answer = found(&bench, other.digest, near, &device).await;
+    // The plan of another matrix, and called that.
+    assert_eq!(answer.grade, Grade::Neighbour);
+    assert!(answer.reasons[0].contains("holds only for the values"), "{:?}", answer.reasons);
+}
+
+/// The processor has no sweeps: an exact solve is what is asked for, and more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_solves_exactly_where_an_approximate_solve_would_do() {
+    let bench = Bench::new().await;
+    let device = device();
+    let near = Problem::Sptrsv(Sptrsv { approximate: true, ..SOLVE });
+    let acts = acts(&bench, &near, &device);
+    assert!(acts.keys().all(|candidate| !candidate.is_approximate()));
+    let worker = bench.work(&bench.service, &device, acts).await;
+    let id = bench.submit_for(near, "cpu", halving()).await;
+    let plan = bench.plan(&bench.ended(&id).await).await;
+    assert_eq!((plan.problem, plan.validity.values_may_change), (near, true));
+    worker.stop().await;
+}

@@ -39,12 +39,14 @@ fn said(output: &Output) -> String {
 #[test]
 fn every_kind_of_plan_compiles_without_a_warning() {
     let product = spmm(33, Dtype::F32, Layout::Row);
+    let near = Problem::Sptrsv(Sptrsv { approximate: true, ..Sptrsv::PLAIN });
     let cases = [
         (product, DeviceKind::Cuda, "row_split"),
         (spmm(16, Dtype::F16, Layout::Row), DeviceKind::Cuda, "vendor"),
         (spmm(16, Dtype::Bf16, Layout::Row), DeviceKind::Cuda, "row_split"),
         (solve(1, Dtype::F64, Triangle::Lower, false), DeviceKind::Cuda, "slices"),
         (solve(1, Dtype::F32, Triangle::Upper, true), DeviceKind::Cuda, "vendor"),
+        (near, DeviceKind::Cuda, "sweeps"),
         (product, DeviceKind::Cpu, "row_split"),
     ];
     for (problem, kind, family) in cases {

@@ -41,6 +41,7 @@ fn every_kind() -> Vec<Vec<u8>> {
         Problem::Spmm(Spmm { accumulate: true, ..Spmm::new(5, Dtype::F64, Layout::Row) });
     let wide =
         Problem::Spmm(Spmm { output: Output::F32, ..Spmm::new(40, Dtype::F16, Layout::Row) });
+    let near = Problem::Sptrsv(Sptrsv { approximate: true, ..Sptrsv::PLAIN });
     let cases = [
         (spmm(32, Dtype::F32, Layout::Row), DeviceKind::Cuda),
         (spmm(3, Dtype::F16, Layout::Col), DeviceKind::Cuda),
@@ -50,6 +51,7 @@ fn every_kind() -> Vec<Vec<u8>> {
         (spmm(33, Dtype::F32, Layout::Row), DeviceKind::Cpu),
         (solve(1, Dtype::F64, Triangle::Lower, false), DeviceKind::Cuda),
         (solve(2, Dtype::F32, Triangle::Upper, true), DeviceKind::Cpu),
+        (near, DeviceKind::Cuda),
     ];
     let mut files = Vec::new();
     for (problem, kind) in cases {

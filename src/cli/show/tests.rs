@@ -144,6 +144,17 @@ fn times_have_four_digits_or_so() {
 }
 
 #[test]
+fn an_approximate_solve_is_called_so() {
+    let exact = super::time(&plan(|_| {}));
+    assert!(exact.contains("largest error") && !exact.contains("approximate"), "{exact}");
+    let near = super::time(&plan(|stored| {
+        stored["candidate"] = json!({"family": "sweeps", "params": {"sweeps": 4}});
+        stored["measured"]["rel_error"] = json!(0.07);
+    }));
+    assert!(near.contains("approximate, largest residual beside b 7.0e-2"), "{near}");
+}
+
+#[test]
 fn the_finals_are_shown_with_their_winner_and_why_the_fastest_trial_is_not_it() {
     let candidate = |family: &str| json!({"family": family, "params": {}});
     let finalist = |family: &str, us: f64, samples: u32| json!({"candidate": candidate(family), "median_us": us, "ci95_us": [us, us], "samples": samples});

@@ -334,6 +334,7 @@ mod tests {
             "triangle",
             "diagonal",
             "stability",
+            "approximate",
         ];
         assert_eq!(names, expected);
         assert_eq!(owners("dtype").collect::<Vec<_>>(), Op::ALL);

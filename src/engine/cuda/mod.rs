@@ -249,7 +249,9 @@ impl Engine for CudaEngine {
         };
         // As on the very first call: a result must not depend on what an earlier call left behind.
         call.refill()?;
-        verify::verify(&self.context, &self.own, self.loaded()?, &call, bare.as_ref())
+        let calls =
+            verify::Calls { call: &call, bare: bare.as_ref(), approximate: recipe.approximate };
+        verify::verify(&self.context, &self.own, self.loaded()?, &calls)
     }
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {

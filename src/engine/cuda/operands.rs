@@ -2,7 +2,7 @@
 
 use super::context::{Buffer, Context};
 use super::launch::refused;
-use super::residual::{Raw, Solution};
+use super::residual::{Raw, Side, Solution};
 use super::verify::Reference;
 use crate::domain::recipe::{ArrayData, Recipe};
 use crate::domain::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
@@ -181,7 +181,10 @@ impl Loaded {
             judge: Judge::Solution(Solution {
                 problem: *problem,
                 reversed: system.reversed,
-                sides: [dense(context, &operands.b, dtype)?, dense(context, &solve.second, dtype)?],
+                sides: [
+                    Side::upload(context, &operands.b, dtype)?,
+                    Side::upload(context, &solve.second, dtype)?,
+                ],
                 raw: match room.vendor {
                     true => Some(Raw::upload(context, &operands.matrix, problem)?),
                     false => None,
@@ -328,7 +331,11 @@ pub(super) fn in_type(
     }
 }
 
-fn dense(context: &Arc<Context>, data: &Dense, dtype: Dtype) -> Result<Buffer, EngineError> {
+pub(super) fn dense(
+    context: &Arc<Context>,
+    data: &Dense,
+    dtype: Dtype,
+) -> Result<Buffer, EngineError> {
     match (data, dtype) {
         (Dense::F16(data), Dtype::F16) | (Dense::Bf16(data), Dtype::Bf16) => {
             Buffer::of(context, data)

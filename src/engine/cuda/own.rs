@@ -39,8 +39,10 @@ ENGINE_DENSIFY(engine_densify_64, u64)
 #define ENGINE_RESIDUAL(name, T)                                                                   \
     extern "C" __global__ void __launch_bounds__(kVerifyThreads)                                   \
     name(const u32* row_ptr, const u32* col_idx, const T* values, const T* diagonal, const T* b,   \
-         const T* x, u32 rows, u32 rhs, u32 reversed, u32 poison, Partial* partials) {             \
-        const System<T> system = {row_ptr, col_idx, values, diagonal, b, x, rows, rhs, reversed};  \
+         const T* x, u32 rows, u32 rhs, u32 reversed, double beside, u32 poison,                   \
+         Partial* partials) {                                                                      \
+        const System<T> system = {row_ptr, col_idx, values,   diagonal, b, x,                      \
+                                  rows,    rhs,     reversed, beside};                             \
         residual(system, poison, partials);                                                        \
     }
 ENGINE_RESIDUAL(engine_residual_f32, float)

@@ -1,14 +1,15 @@
-//! Judging a triangular solve: one call for each of two right-hand sides, judged by its componentwise backward error.
+//! Judging a triangular solve: one call for each of two right-hand sides, judged by its componentwise backward error, or by
+//! its residual beside b.
 
 use super::context::{Buffer, Context};
 use super::launch::{Launch, refused};
-use super::operands::{Loaded, POISON, in_type, row_pointers};
+use super::operands::{Loaded, POISON, dense, in_type, row_pointers};
 use super::own::OwnKernels;
 use super::timer::Call;
 use super::verify::{Findings, THREADS, blocks, call_poisoned};
 use crate::domain::problem::Triangle;
 use crate::domain::{Dtype, Sptrsv};
-use crate::engine::{Check, EngineError};
+use crate::engine::{Check, Dense, EngineError};
 use crate::sparse::Csr;
 use std::sync::Arc;
 
@@ -21,10 +22,32 @@ pub(super) struct Solution {
     /// Solve index s is row n - 1 - s of b and x.
     pub(super) reversed: bool,
     /// Both right-hand sides as generated; `Loaded::b`, which kernels could overwrite, holds a copy of one of them.
-    pub(super) sides: [Buffer; 2],
+    pub(super) sides: [Side; 2],
     /// The operands of the vendor's routine, if there is one. They are uploaded with the rest, not when the routine is first
     /// set up: a client of the routine already has them on the device, so this upload is not preparation.
     pub(super) raw: Option<Raw>,
+}
+
+/// A right-hand side.
+pub(super) struct Side {
+    pub(super) b: Buffer,
+    /// The size of its largest element.
+    pub(super) largest: f64,
+}
+
+impl Side {
+    pub(super) fn upload(
+        context: &Arc<Context>,
+        b: &Dense,
+        dtype: Dtype,
+    ) -> Result<Self, EngineError> {
+        let largest = match b {
+            Dense::F32(b) => b.iter().fold(0.0, |most: f64, b| most.max(f64::from(*b).abs())),
+            Dense::F64(b) => b.iter().fold(0.0, |most: f64, b| most.max(b.abs())),
+            Dense::F16(_) | Dense::Bf16(_) => 0.0,
+        };
+        Ok(Self { b: dense(context, b, dtype)?, largest })
+    }
 }
 
 /// The triangle of the matrix that the problem names, with its diagonal, in the matrix's own order and the problem's type:
@@ -74,16 +97,17 @@ impl Solution {
         context: &Arc<Context>,
         own: &OwnKernels,
         loaded: &Loaded,
-        call: &Call,
+        (call, approximate): (&Call, bool),
     ) -> Result<Check, EngineError> {
         let mut findings = Findings::new(context)?;
+        let copied = |side: &Side| context.copy(&loaded.b, &side.b, side.b.bytes);
         let judged = self.sides.iter().chain(&self.sides).try_for_each(|side| {
-            context.copy(&loaded.b, side, side.bytes)?;
+            copied(side)?;
             call_poisoned(context, loaded, call, None)?;
-            self.judge(context, own, loaded, side, &mut findings)
+            self.judge(context, own, loaded, (side, approximate), &mut findings)
         });
         // Also if the call was refused or ended early: what is timed next must solve for the first right-hand side.
-        let restored = context.copy(&loaded.b, &self.sides[0], self.sides[0].bytes);
+        let restored = copied(&self.sides[0]);
         judged.and(restored)?;
         Ok(findings.check)
     }
@@ -93,7 +117,7 @@ impl Solution {
         context: &Arc<Context>,
         own: &OwnKernels,
         loaded: &Loaded,
-        side: &Buffer,
+        (side, approximate): (&Side, bool),
         findings: &mut Findings,
     ) -> Result<(), EngineError> {
         let kernel = match loaded.dtype {
@@ -105,16 +129,19 @@ impl Solution {
         };
         let diagonal = loaded.diagonal.as_ref().map_or(0, |diagonal| diagonal.pointer);
         let blocks = blocks(loaded.rows.div_ceil(ROWS_PER_BLOCK));
+        // Of a b of zeros any residual is too large.
+        let beside = if approximate { side.largest.max(f64::MIN_POSITIVE) } else { 0.0 };
         let arguments = vec![
             loaded.row_ptr.pointer,
             loaded.col_idx.pointer,
             loaded.values.pointer,
             diagonal,
-            side.pointer,
+            side.b.pointer,
             loaded.c.pointer,
             loaded.rows as u64,
             loaded.n as u64,
             u64::from(self.reversed),
+            beside.to_bits(),
             u64::from(POISON),
             findings.pointer(),
         ];

@@ -57,18 +57,27 @@ impl Reference {
     }
 }
 
-/// Makes a call on poisoned memory and judges all of C; for a solve, one call per right-hand side. `bare` is the call of a
-/// product that adds to C, with a beta of 0: such a call must not read C, even if C is NaN, so all of C is poisoned.
+/// What is judged of a recipe.
+pub(super) struct Calls<'a> {
+    pub(super) call: &'a Call,
+    /// The call of a product that adds to C, with a beta of 0: such a call must not read C, even if C is NaN, so all of C is poisoned.
+    pub(super) bare: Option<&'a Call>,
+    /// See [`crate::domain::recipe::Recipe`].
+    pub(super) approximate: bool,
+}
+
+/// Makes a call on poisoned memory and judges all of C; for a solve, calls for each right-hand side.
 pub(super) fn verify(
     context: &Arc<Context>,
     own: &OwnKernels,
     loaded: &Loaded,
-    call: &Call,
-    bare: Option<&Call>,
+    &Calls { call, bare, approximate }: &Calls<'_>,
 ) -> Result<Check, EngineError> {
     let reference = match &loaded.judge {
         Judge::Product(reference) => reference,
-        Judge::Solution(solution) => return solution.verify(context, own, loaded, call),
+        Judge::Solution(solution) => {
+            return solution.verify(context, own, loaded, (call, approximate));
+        }
     };
     let mut findings = Findings::new(context)?;
     call_poisoned(context, loaded, call, loaded.c0.as_ref())?;

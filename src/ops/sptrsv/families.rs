@@ -1,6 +1,6 @@
-//! The kernels of SpTRSV: four for GPUs, three for the host.
+//! The kernels of SpTRSV: five for GPUs, three for the host.
 
-use super::{ag, chains, host, overlapped, slices};
+use super::{ag, chains, host, overlapped, slices, sweeps};
 use crate::domain::catalog::family::{
     Distinction, FamilyDescriptor, Flags, KernelId, Parameter, Provider, StoredForm, Values,
 };
@@ -8,7 +8,8 @@ use crate::domain::{Candidate, DeviceKind, Op};
 use crate::ops::family::{Family, Keys, parameters};
 
 /// All kernels of our own.
-pub static OWN: [&dyn Family; 7] = [&Slices, &Overlapped, &Chained, &Ag, &Serial, &Levels, &Merged];
+pub static OWN: [&dyn Family; 8] =
+    [&Slices, &Overlapped, &Chained, &Ag, &Swept, &Serial, &Levels, &Merged];
 
 /// The descriptor of a kernel of our own, without its texts and parameters.
 const fn own_family(
@@ -223,6 +224,39 @@ impl Family for Ag {
     /// A schedule for the warps beside the groups.
     fn complexity(&self, _: &Candidate) -> u32 {
         4
+    }
+}
+
+struct Swept;
+
+impl Family for Swept {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(sweeps::scheme::FAMILY, Distinction::Alone)];
+        let phrases = [
+            ("sweeps", "launches, each of which computes every row from what its unknowns were"),
+            ("inner", "sweeps among the rows of a block in each launch"),
+            ("rows", "rows of a block"),
+            ("lanes", "lanes per row"),
+        ];
+        FamilyDescriptor {
+            title: "Sweeps",
+            summary: "All rows are computed at once, again and again, without waiting: approximate, so only with `approximate`.",
+            parameters: parameters(&sweeps::space::domains(), &phrases),
+            ..own_family("sptrsv.sweeps", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["rows", "lanes"], headers: &["sptrsv/sweeps.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        1
     }
 }
 

@@ -10,6 +10,7 @@ pub mod overlapped;
 pub mod progress;
 pub mod slices;
 pub mod structure_features;
+pub mod sweeps;
 
 pub use operation::SptrsvOperation;
 
@@ -79,7 +80,7 @@ pub fn space(
     let system = System::of(matrix, problem, device)?;
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
     let fixed = &narrowing.fixed;
-    let shares = match (&estimate, &narrowing.full) {
+    let mut shares = match (&estimate, &narrowing.full) {
         (Some(estimate), None) => vec![
             slices::share(&system, estimate),
             overlapped::share(&system),
@@ -95,6 +96,14 @@ pub fn space(
         (None, None) => host::shares(&system).into(),
         (None, Some(_)) => host::whole(&system).into(),
     };
+    // Without consent nothing is said of it, unless somebody asks.
+    let named = narrowing.families.iter().any(|family| family == sweeps::scheme::FAMILY);
+    if device.kind == DeviceKind::Cuda && (problem.approximate || named) {
+        shares.push(match &narrowing.full {
+            None => sweeps::share(&system, fixed),
+            Some(draw) => sweeps::whole(&system, fixed, draw),
+        });
+    }
     let (mut shares, mut steps) = requested(shares, &narrowing.families);
     let mut despite = HashMap::new();
     for share in &mut shares {
@@ -168,6 +177,7 @@ fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
         (slices::scheme::FAMILY, fixed) => slices::admitted(fixed),
         (overlapped::scheme::FAMILY, fixed) => overlapped::admitted(fixed),
         (chains::scheme::FAMILY, fixed) => chains::admitted(fixed),
+        (sweeps::scheme::FAMILY, fixed) => sweeps::admitted(fixed),
         (family, fixed) => host::admitted(family, system, fixed),
     }
 }
@@ -178,6 +188,7 @@ fn is_lacking(share: &Share, system: &System) -> bool {
         ag::FAMILY => ag::lacking(system),
         overlapped::scheme::FAMILY => overlapped::lacking(system),
         chains::scheme::FAMILY => chains::lacking(system),
+        sweeps::scheme::FAMILY => sweeps::lacking(system),
         _ => None,
     };
     share.full == 0 || lacking.is_some()
@@ -293,6 +304,7 @@ impl SptrsvLowerer {
             (chains::scheme::FAMILY, DeviceKind::Cuda) => {
                 self.chains.lower(candidate, &self.system)
             }
+            (sweeps::scheme::FAMILY, DeviceKind::Cuda) => sweeps::lower(candidate, &self.system),
             (_, DeviceKind::Cuda) => Err(no_candidate(candidate)),
             (_, DeviceKind::Cpu) => host::lower(candidate, &self.system),
         }

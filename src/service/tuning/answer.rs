@@ -101,7 +101,7 @@ pub async fn plan(
         break_even_calls: baseline.as_ref().and_then(|baseline| break_even(winner, baseline)),
         baseline,
         validity: Validity {
-            values_may_change: true,
+            values_may_change: !candidate.is_approximate(),
             pattern_may_change: false,
             update_values_ms: program.update_ms.unwrap_or(0.0),
             dense_must_be_finite: Kernels::of(&request.problem, device.kind)

@@ -104,6 +104,15 @@ pub(super) static OPERATION: Operation = Operation {
             in_key_at_default: false,
             sentence: "Whether each row has to be as exact as substitution makes it, or windows of rows may be.",
         },
+        Field {
+            name: "approximate",
+            label: "approximate",
+            kind: Kind::Boolean,
+            default: Some(FALSE),
+            usual: FALSE,
+            in_key_at_default: false,
+            sentence: "Consent to an approximate x, for preconditioners: the largest residual |T x - b| of a right-hand side at random is at most 1/8 of the largest element of b. x is a linear map of b, the same in each call.",
+        },
     ],
     limits: &[
         Limit {
@@ -139,6 +148,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("rhs", "rhs={}").unless("rhs", ONE),
         Phrase::when_true("transpose", "transposed"),
         Phrase::value("stability", "{label}").only_if("stability", ROW_WISE),
+        Phrase::when_true("approximate", "approximate"),
     ],
     full: &[
         Phrase::value("triangle", "{label} triangle"),
@@ -148,11 +158,13 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("rhs", "{} right-hand sides").unless("rhs", ONE),
         Phrase::value("dtype", "{}"),
         Phrase::value("stability", "stable {label}").only_if("stability", ROW_WISE),
+        Phrase::when_true("approximate", "approximate"),
     ],
     bench: &[
         Phrase::value("dtype", "{}"),
         Phrase::value("rhs", "x{}"),
         Phrase::value("stability", "{label}").only_if("stability", ROW_WISE),
+        Phrase::when_true("approximate", "approximate"),
     ],
     bench_marks: &[
         Phrase::value("triangle", "up").only_if("triangle", UPPER),

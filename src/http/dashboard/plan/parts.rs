@@ -81,6 +81,11 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
         (None, None) => fact("Time per call", "–", "not measured"),
     };
     let error = match &plan.measured {
+        Some(m) if plan.candidate.is_approximate() => fact(
+            "Largest residual",
+            percent(m.rel_error),
+            "of the largest element of b: equations hold nearly, as the problem permits",
+        ),
         Some(m) => fact(
             "Relative error",
             format!("{:.1e}", m.rel_error),
@@ -318,6 +323,18 @@ mod tests {
         assert!(host_run(&plan).unwrap().contains("one thread"));
         plan.device.kind = DeviceKind::Cuda;
         assert_eq!((host_run(&plan), steps(&plan).len()), (None, 2));
+    }
+
+    #[test]
+    fn what_an_approximate_solve_leaves_is_said_in_words() {
+        let text = include_str!("../../../../tests/http/plan.json");
+        let mut plan: Plan = serde_json::from_str(text).unwrap();
+        let said = |plan: &Plan| figures(plan).into_iter().last().map(|f| (f.name, f.value));
+        assert_eq!(said(&plan).unwrap().0, "Relative error");
+        plan.candidate = Candidate::new("sweeps").with("sweeps", 4);
+        plan.measured.as_mut().unwrap().rel_error = 0.07;
+        let (name, value) = said(&plan).unwrap();
+        assert_eq!((name, &value[..]), ("Largest residual", "7.0 %"));
     }
 
     #[test]

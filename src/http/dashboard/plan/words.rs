@@ -174,7 +174,7 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
             format!(", at {} of host time for each new set", micros(valid.update_values_ms * 1e3))
         }
         true => ", at no cost".to_owned(),
-        false => String::new(),
+        false => ": the error was measured with these".to_owned(),
     };
     let (verdict, finite) = match valid.dense_must_be_finite {
         true => ("must be finite", ": padding zeros are multiplied by them"),
@@ -344,5 +344,14 @@ mod tests {
         assert!(checks[0].holds && checks[0].text.contains("125 µs"), "{}", checks[0].text);
         assert!(!checks[1].holds && checks[1].verdict == "must not change");
         assert!(!checks[3].holds && checks[3].verdict == "must be finite");
+        let mut near = plan();
+        near.validity.values_may_change = false;
+        let checks = super::checks(&near);
+        assert_eq!(checks[0].verdict, "must not change");
+        assert!(
+            checks[0].text.ends_with("the error was measured with these"),
+            "{}",
+            checks[0].text
+        );
     }
 }

@@ -1,0 +1,157 @@
+//! The family `sweeps` on a real device against the same sweeps on the host: what is approximate has to be so in the way that is
+//! described. Skips with a message where there is no device.
+
+use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::{Dtype, L2Policy, Problem, Sptrsv};
+use sparsetune::engine::cuda::{CudaEngine, Options};
+use sparsetune::engine::{Dense, Engine, Expected, Operands, Solve};
+use sparsetune::ops::TunableProblem;
+use sparsetune::ops::sptrsv::sweeps::estimate::approximation;
+use sparsetune::ops::sptrsv::sweeps::scheme::Scheme;
+use sparsetune::sparse::{Csr, Triangular, operand};
+use std::sync::Arc;
+
+/// Entries of a row by a rule, with a diagonal of one.
+fn matrix(rows: usize, columns: impl Fn(usize) -> Vec<usize>) -> Csr {
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for row in 0..rows {
+        let mut columns = columns(row);
+        columns.push(row);
+        columns.sort_unstable();
+        columns.dedup();
+        let share = 0.9 / columns.len() as f64;
+        for col in columns {
+            indices.push(col as u32);
+            values.push(if col == row { 1.25 } else { share * ((col % 7) as f64 / 3.5 - 0.9) });
+        }
+        indptr.push(indices.len());
+    }
+    Csr::new(rows, rows, indptr, indices, values).expect("canonical")
+}
+
+fn matrices() -> Vec<(&'static str, Csr)> {
+    vec![
+        ("one row", matrix(1, |_| vec![])),
+        ("diagonal", matrix(1000, |_| vec![])),
+        ("chain", matrix(2777, |row| vec![row.saturating_sub(1)])),
+        ("dense", matrix(150, |row| (0..row).collect())),
+        ("ragged", matrix(1501, |row| (0..row).filter(|col| (col * 7 + row) % 41 == 0).collect())),
+        ("huge row", matrix(9001, |row| if row == 9000 { (0..9000).collect() } else { vec![] })),
+    ]
+}
+
+fn problems() -> Vec<Sptrsv> {
+    let plain = Sptrsv { approximate: true, ..Sptrsv::PLAIN };
+    vec![
+        plain,
+        Sptrsv { dtype: Dtype::F32, ..plain },
+        Sptrsv { triangle: Triangle::Upper, diagonal: Diagonal::Unit, ..plain },
+        Sptrsv { transpose: true, dtype: Dtype::F32, ..plain },
+    ]
+}
+
+fn wide(dense: &Dense) -> Vec<f64> {
+    match dense {
+        Dense::F32(values) => values.iter().map(|&value| value.into()).collect(),
+        Dense::F64(values) => values.to_vec(),
+        Dense::F16(_) | Dense::Bf16(_) => panic!("solves are in f32 and f64"),
+    }
+}
+
+/// The largest |T x - b| beside the largest |b|, as devices judge it.
+fn residual(system: &Triangular, b: &[f64], x: &[f64]) -> f64 {
+    let largest = b.iter().fold(0.0, |most: f64, b| most.max(b.abs()));
+    let left = (0..b.len()).map(|s| {
+        let (columns, values) = system.row(s);
+        let terms = columns.iter().zip(values).map(|(&col, value)| value * x[col as usize]);
+        (terms.sum::<f64>() + system.diagonal[s] * x[s] - b[s]).abs()
+    });
+    left.fold(0.0, f64::max) / largest
+}
+
+#[test]
+fn sweeps_compute_what_the_host_computes() {
+    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
+        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
+        println!("skipped: no CUDA device here");
+        return;
+    }
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let options = Options {
+        ordinal: 0,
+        cache: cache.path().to_path_buf(),
+        libraries: Vec::new(),
+        reference_bytes: None,
+        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
+    };
+    let mut engine = CudaEngine::open(options).expect("the device opens");
+    let device = engine.device().clone();
+    let (mut tried, mut faults) = (0, Vec::new());
+    let every: Vec<Scheme> =
+        Scheme::every().into_iter().filter(|scheme| scheme.sweeps <= 6).collect();
+    let mut offset = 0;
+    for (label, matrix) in matrices() {
+        let matrix = Arc::new(matrix);
+        for problem in problems() {
+            let system = Arc::new(Triangular::of(&matrix, &problem).expect("a system"));
+            let side = |seed| match problem.dtype {
+                Dtype::F64 => Dense::from(operand::random_double(matrix.rows(), seed)),
+                _ => Dense::from(operand::random(matrix.rows(), seed)),
+            };
+            let sides = [wide(&side(1)), wide(&side(2))];
+            let solve = Solve { system: system.clone(), second: side(2) };
+            engine
+                .load(Operands {
+                    matrix: matrix.clone(),
+                    problem: Problem::Sptrsv(problem),
+                    l2_policy: L2Policy::Warm,
+                    b: side(1),
+                    c0: None,
+                    expected: Expected::Solution(Arc::new(solve)),
+                })
+                .expect("loads");
+            let mut lowerer = problem.lowerer(matrix.clone(), &device).expect("sptrsv");
+            let ordered = sides
+                .map(|b| -> Vec<f64> { (0..b.len()).map(|s| b[system.original(s)]).collect() });
+            offset = (offset + 5) % 11;
+            for scheme in every.iter().skip(offset).step_by(11) {
+                let recipe = lowerer.lower(&scheme.candidate()).expect("lowers");
+                engine.compile(&recipe).expect("compiles");
+                // The second right-hand side is solved last.
+                let check = engine.verify(&recipe, None).expect("runs");
+                assert_eq!(check.unwritten, 0, "{label} {problem:?} {scheme:?}");
+                let words = engine.output().expect("reads");
+                let x: Vec<f64> = match problem.dtype {
+                    Dtype::F64 => words
+                        .chunks_exact(2)
+                        .map(|two| f64::from_bits(u64::from(two[0]) | u64::from(two[1]) << 32))
+                        .collect(),
+                    _ => words.iter().map(|&word| f32::from_bits(word).into()).collect(),
+                };
+                let [first, expected] =
+                    [0, 1].map(|side| approximation(&system, &ordered[side], scheme));
+                let left = residual(&system, &ordered[0], &first);
+                let left = left.max(residual(&system, &ordered[1], &expected));
+                let close = if problem.dtype == Dtype::F64 { 1e-11 } else { 1e-4 };
+                if (check.rel_error - left).abs() > close * left.max(1.0) {
+                    let judged = check.rel_error;
+                    faults.push(format!("{label} {problem:?} {scheme:?}: {judged}, not {left}"));
+                }
+                let most = expected.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
+                let bound = most * if problem.dtype == Dtype::F64 { 1e-13 } else { 1e-5 };
+                let off = (0..expected.len())
+                    .map(|s| (x[system.original(s)] - expected[s]).abs())
+                    .position(|off| off.is_nan() || off > bound);
+                tried += 1;
+                if let Some(s) = off {
+                    let (x, expected) = (x[system.original(s)], expected[s]);
+                    faults.push(format!(
+                        "{label} {problem:?} {scheme:?}: x[{s}] is {x}, not {expected}"
+                    ));
+                }
+            }
+        }
+    }
+    println!("{tried} schemes tried, {} faults", faults.len());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
