@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import importlib.util
 import json
@@ -51,6 +52,24 @@ def test_pcg() -> None:
     found = run("pcg.py", "--grid", "9", "--seconds", "2", "--check")
     assert found["sparsetune_iterations"] == found["library_iterations"] < found["plain_iterations"]
     assert found["sparsetune_residual"] < 1e-6
+
+
+def test_iterations_with_approximate_solves() -> None:
+    script = str(ROOT / "scripts" / "iterations.py")
+    asked = ["--grid", "9", "--seconds", "2", "--only", "square"]
+    command = [sys.executable, script, *asked]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    found = list(csv.DictReader(ended.stdout.splitlines()))
+    solvers = [(row["solver"], row["symmetric"]) for row in found]
+    assert solvers == [("conjugate_gradients", "yes"), ("gmres", "no")]
+    for row in found:
+        assert int(row["rows"]) == 81 and int(row["levels"]) == 17
+        # On a processor both plans are exact.
+        assert row["exact_iterations"] == row["approximate_iterations"] != ""
+        left = [float(row[f"{how}_left_of_b"]) for how in ("exact", "approximate")]
+        assert max(left) < 1e-12
+        assert "sweeps" not in row["approximate_lower"] + row["approximate_upper"]
 
 
 def test_pruned_layer() -> None:
