@@ -172,6 +172,7 @@ impl Devices {
 pub struct Search {
     pub top_k: u32,
     pub seconds: f64,
+    pub gpu_seconds: f64,
     pub trials: u32,
     pub halving_trials: u32,
     pub sampled_trials: u32,

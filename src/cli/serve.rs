@@ -302,6 +302,7 @@ pub(super) fn settings(config: &Config) -> ServiceSettings {
         search: SearchDefaults {
             top_k: search.top_k,
             seconds: search.seconds,
+            gpu_seconds: search.gpu_seconds,
             trials: search.trials,
             halving_trials: search.halving_trials,
             sampled_trials: search.sampled_trials,

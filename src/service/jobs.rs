@@ -4,8 +4,8 @@ use super::devices::Target;
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
 use crate::domain::{
-    Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp, TokenLimits,
-    Trial, TrialCount, TrialFilter, Work,
+    DeviceKind, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp,
+    TokenLimits, Trial, TrialCount, TrialFilter, Work,
 };
 use crate::ops::admission;
 use crate::store::{
@@ -79,10 +79,12 @@ impl Service {
             return submitted(known, asked);
         }
         let settings = &self.inner.settings;
-        let mut filled = request::fill(asked, settings, limits)?;
+        let target = self.resolve_device(&asked.device).await;
+        let kind = target.as_ref().map_or(DeviceKind::Cpu, |target| target.device.kind);
+        let mut filled = request::fill(asked, settings, limits, kind)?;
         let matrix = self.store.matrix(&asked.matrix).await?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
-        let target = self.resolve_device(&asked.device).await?;
+        let target = target?;
         let device = &target.device;
         // Both triangles are two problems, and neither job is queued if the other cannot be.
         let parts = asked.problem.parts().map_or_else(|| vec![asked.problem], Vec::from);

@@ -14,11 +14,12 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::Path;
 
-/// The request with every absent field of its search filled in, so that the job is fully specified.
+/// The request with every absent field of its search filled in, so that the job is fully specified, for a device of this kind.
 pub(super) fn fill(
     request: &JobRequest,
     settings: &ServiceSettings,
     limits: &TokenLimits,
+    kind: DeviceKind,
 ) -> Result<JobRequest> {
     let ServiceSettings { search: defaults, budget, l2_policy, .. } = settings;
     let budget = BudgetLimits {
@@ -30,10 +31,16 @@ pub(super) fn fill(
         let message = "only the strategy predicted can be followed by a measuring job";
         return Err(ServiceError::invalid("/search/measure", message));
     }
+    // Both triangles are two searches, each of which gets half.
+    let searches = match kind {
+        DeviceKind::Cuda => request.problem.parts().map_or(1, |parts| parts.len()),
+        DeviceKind::Cpu => 1,
+    };
+    let seconds = searches as f64 * defaults.seconds_of(search.strategy, kind);
     let filled = Search {
         strategy: search.strategy,
         top_k: Some(search.top_k.unwrap_or(defaults.top_k)),
-        seconds: Some(search.seconds.unwrap_or(defaults.seconds.min(budget.seconds))),
+        seconds: Some(search.seconds.unwrap_or(seconds.min(budget.seconds))),
         trials: Some(
             search.trials.unwrap_or(defaults.trials_of(search.strategy).min(budget.trials)),
         ),
@@ -257,4 +264,34 @@ pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -
         "{};{};{queue};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}{then}",
         filled.matrix, filled.problem, filled.expected_calls
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Digest, Sptrsv, problem::Triangle};
+
+    #[test]
+    fn usual_searches_on_a_gpu_are_short_unless_asked_otherwise() {
+        let settings = ServiceSettings::default();
+        let seconds = |strategy, triangle, asked, kind| {
+            let problem = Problem::Sptrsv(Sptrsv { triangle, ..Sptrsv::PLAIN });
+            let request = serde_json::json!({
+                "matrix": Digest::of(b"a matrix"), "problem": problem, "device": "auto",
+                "search": { "strategy": strategy, "seconds": asked },
+            });
+            let request: JobRequest = serde_json::from_value(request).expect("a request");
+            let filled = fill(&request, &settings, &TokenLimits::default(), kind);
+            filled.expect("a valid request").search.seconds
+        };
+        use DeviceKind::{Cpu, Cuda};
+        use SearchStrategy::{Exhaustive, Halving, Ranked};
+        let (one, both) = (Triangle::Lower, Triangle::Both);
+        assert_eq!(seconds(Halving, one, None, Cuda), Some(10.0));
+        assert_eq!(seconds(Ranked, one, None, Cuda), Some(10.0));
+        assert_eq!(seconds(Halving, both, None, Cuda), Some(20.0));
+        assert_eq!(seconds(Exhaustive, one, None, Cuda), Some(60.0));
+        assert_eq!(seconds(Halving, both, None, Cpu), Some(60.0));
+        assert_eq!(seconds(Halving, both, Some(33.0), Cuda), Some(33.0));
+    }
 }

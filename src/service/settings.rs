@@ -4,7 +4,7 @@ use super::drift::DriftSettings;
 use super::room::StoredLimits;
 use super::webhooks::WebhookSettings;
 use crate::domain::retention::Rules;
-use crate::domain::{Clock, L2Policy, SearchStrategy};
+use crate::domain::{Clock, DeviceKind, L2Policy, SearchStrategy};
 use crate::environment::memory;
 use crate::pool::ReaderSpec;
 use crate::sparse::read::{Limits, Pool};
@@ -83,7 +83,9 @@ impl BudgetLimits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchDefaults {
     pub top_k: u32,
+    /// Seconds of a search, and of a usual one on a GPU.
     pub seconds: f64,
+    pub gpu_seconds: f64,
     pub trials: u32,
     /// Number of trials of `halving`, including vendor routines.
     pub halving_trials: u32,
@@ -97,6 +99,16 @@ pub struct SearchDefaults {
 }
 
 impl SearchDefaults {
+    /// Who asks for more than a usual search is ready to wait for it.
+    pub const fn seconds_of(&self, strategy: SearchStrategy, kind: DeviceKind) -> f64 {
+        match (kind, strategy) {
+            (DeviceKind::Cuda, SearchStrategy::Ranked | SearchStrategy::Halving) => {
+                self.gpu_seconds
+            }
+            _ => self.seconds,
+        }
+    }
+
     pub const fn trials_of(&self, strategy: SearchStrategy) -> u32 {
         match strategy {
             SearchStrategy::Halving => self.halving_trials,
@@ -178,6 +190,7 @@ impl Default for ServiceSettings {
             search: SearchDefaults {
                 top_k: 16,
                 seconds: 60.0,
+                gpu_seconds: 10.0,
                 trials: 512,
                 halving_trials: 64,
                 sampled_trials: 96,

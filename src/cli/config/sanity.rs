@@ -35,6 +35,9 @@ impl Config {
         found.seconds("search.seconds", search.seconds);
         let most = BudgetLimits::MOST;
         found.unless(search.seconds <= most.seconds, "search.seconds", "must be at most a day");
+        found.seconds("search.gpu_seconds", search.gpu_seconds);
+        let day = search.gpu_seconds <= most.seconds;
+        found.unless(day, "search.gpu_seconds", "must be at most a day");
         found.seconds("limits.job_seconds", limits.job_seconds);
         let day = limits.job_seconds <= most.seconds;
         found.unless(day, "limits.job_seconds", "must be at most a day");

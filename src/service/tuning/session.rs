@@ -182,8 +182,9 @@ impl Session<'_> {
     async fn search(&mut self) -> Result<Plan, SessionError> {
         let request = self.recorder.job.request.clone();
         let defaults = &self.service.settings().search;
-        let seconds = request.search.seconds.unwrap_or(defaults.seconds);
         let wanted = request.search.strategy;
+        let seconds =
+            request.search.seconds.unwrap_or(defaults.seconds_of(wanted, self.device.kind));
         let trials = request.search.trials.unwrap_or(defaults.trials_of(wanted));
         let top_k = request.search.top_k.unwrap_or(defaults.top_k);
         let seed = request.search.seed.unwrap_or(defaults.seed);

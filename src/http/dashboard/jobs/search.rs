@@ -12,6 +12,8 @@ pub struct Search {
     pub usual_of: Vec<(&'static str, &'static str)>,
     pub top_k: u32,
     pub seconds: f64,
+    /// Of the usual strategies on a GPU.
+    pub gpu_seconds: f64,
     /// Trials of the strategy that the form shows first.
     pub trials: u32,
     pub clock: Clock,
@@ -40,6 +42,7 @@ impl Search {
             usual_of: Op::ALL.map(usual).into(),
             top_k: defaults.top_k,
             seconds: defaults.seconds,
+            gpu_seconds: defaults.gpu_seconds,
             trials: defaults.trials_of(Op::default().descriptor().strategy),
             clock: defaults.clock.under(settings.l2_policy),
         }
