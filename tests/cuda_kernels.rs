@@ -11,13 +11,14 @@ mod product;
 use product::operands;
 use sparsetune::domain::recipe::{Program, Recipe};
 use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Output, Problem, Spmm};
-use sparsetune::engine::Engine;
 use sparsetune::engine::cuda::{CudaEngine, Options};
+use sparsetune::engine::{Engine, Expected};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::operand::random;
 use sparsetune::sparse::tolerance::tolerance;
 use std::sync::Arc;
 
@@ -205,4 +206,54 @@ fn every_family_agrees_with_the_oracle() {
         wrong.len(),
         wrong[..wrong.len().min(20)].join("\n")
     );
+}
+
+/// Tensor cores cut off what they do not keep of a sum, always towards 0. Of terms of one sign that adds up, unless kernels sum in
+/// short pieces: a twentieth of what long rows are allowed is far more than rounding takes.
+#[test]
+fn long_sums_of_positive_terms_do_not_drift() {
+    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
+        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
+        println!("skipped: no CUDA device here");
+        return;
+    }
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let mut engine = CudaEngine::open(Options {
+        ordinal: 0,
+        cache: cache.path().to_path_buf(),
+        libraries: Vec::new(),
+        reference_bytes: None,
+        compile_threads: 4,
+    })
+    .expect("the device opens");
+    let spec = "uniform:rows=150,cols=20000,nnz=600000,seed=1";
+    let matrix = Spec::parse(spec).expect(spec).generate().expect(spec);
+    let values = matrix.values().iter().map(|value| value.abs()).collect();
+    let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
+    let matrix = Csr::new(150, 20_000, indptr, indices, values).expect("canonical");
+    let matrix = Arc::new(matrix);
+    let spmm = Spmm::new(64, Dtype::F32, Layout::Row);
+    let mut operands = operands(&matrix, &spmm, 7);
+    let b: Vec<f32> = random(matrix.cols() * 64, 7).into_iter().map(f32::abs).collect();
+    operands.expected = Expected::Product(Arc::new(product::product(&matrix, &b, &[0f32; 0], &spmm)));
+    operands.b = b.into();
+    engine.load(operands).expect("loads");
+    let device = engine.device().clone();
+    let mut lowerer = spmm.lowerer(matrix.clone(), &device).expect("spmm");
+    let mut seen = std::collections::BTreeSet::new();
+    for candidate in space::enumerate(&spmm, DeviceKind::Cuda) {
+        let tensor = ["tca", "condensed_tc", "expanded_tc"].contains(&candidate.family.as_str());
+        let Some(recipe) = tensor.then(|| lowerer.lower(&candidate).ok()).flatten() else {
+            continue;
+        };
+        if engine.compile(&recipe).is_err() {
+            continue;
+        }
+        let check = engine.verify(&recipe, None).expect("a check");
+        assert!(check.rel_error <= tolerance(&spmm) / 20.0, "{candidate}: {check:?}");
+        println!("{candidate}: {:.2e}", check.rel_error);
+        seen.insert(candidate.family);
+    }
+    assert!(seen.contains("condensed_tc"), "{seen:?}");
+    assert_eq!(seen.contains("expanded_tc"), device.compute_capability == "9.0");
 }

@@ -17,7 +17,7 @@ use sparsetune::domain::Digest;
 use sparsetune::engine::cuda::cache::Cache;
 use sparsetune::engine::cuda::compile::{Compiler, options};
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
-use sparsetune::engine::cuda::source;
+use sparsetune::engine::cuda::source::{self, SourceError};
 use std::collections::BTreeMap;
 
 /// One text of so many is compiled, unless the environment says otherwise.
@@ -65,6 +65,9 @@ fn fault(nvrtc: &Nvrtc, (label, text, cap): &KernelText, architecture: &str) -> 
         Ok(unit) => unit,
         Err(error) => return Some(format!("{label}: {error}")),
     };
+    if matches!(source::architecture(&unit, architecture), Err(SourceError::Architecture { .. })) {
+        return None;
+    }
     let built = binary(nvrtc, text, architecture, *cap);
     match built {
         Err(error) => Some(format!("{label} for {architecture} does not compile:\n{error}")),

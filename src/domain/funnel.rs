@@ -20,7 +20,7 @@ pub const DRAW: &str = "draw";
 pub const REDUCTION: &str = "reduction";
 
 /// All steps, in the order in which they apply.
-pub const ORDER: [&str; 20] = [
+pub const ORDER: [&str; 21] = [
     COMBINATIONS,
     REQUESTED,
     FIXED,
@@ -29,6 +29,7 @@ pub const ORDER: [&str; 20] = [
     "local_memory",
     "launch_limits",
     "whole_warps",
+    "capability",
     "row_order",
     "panel_fill",
     "hardware_utilization",

@@ -279,7 +279,8 @@ pub struct Launch {
     pub source: Option<Digest>,
     /// Blob of the compiled kernel, for this compute capability.
     pub cubin: Option<Digest>,
-    /// Blob of the same text compiled to PTX, which newer devices can assemble. Absent in plans of earlier versions.
+    /// Blob of the same text compiled to PTX, which other drivers can assemble, and newer devices unless it was built
+    /// for one architecture alone (`sm_90a`). Absent in plans of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ptx: Option<Digest>,
     /// The options that the cubin was compiled with; empty in plans of earlier versions.

@@ -200,6 +200,20 @@ pub const RULES: &[Rule] = &[
         source: OWN,
     },
     Rule {
+        name: "capability",
+        title: "Compute capability",
+        words: words(
+            "Some kernels consist of instructions that only devices of one compute capability have.",
+            "the device has the kernel's instructions",
+            "",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "what the device has",
+        force: Force::Hard,
+        source: OWN,
+    },
+    Rule {
         name: "whole_warps",
         title: "Whole warps",
         words: words(

@@ -23,7 +23,7 @@ pub struct Done {
     pub cached: bool,
 }
 
-/// Options for one architecture (`sm_90`, or `compute_90` for PTX), with a register cap where the family asks for one.
+/// Options for one architecture (`sm_90` or `sm_90a`, or `compute_90` for PTX), with a register cap where the family asks for one.
 pub fn options(architecture: &str, max_registers: Option<u32>) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
@@ -92,7 +92,7 @@ impl Compiler {
     /// The job for a program text.
     pub fn job(&self, text: &str, max_registers: Option<u32>) -> Result<Job, source::SourceError> {
         let unit = source::unit(text)?;
-        let options = options(&self.architecture, max_registers);
+        let options = options(&source::architecture(&unit, &self.architecture)?, max_registers);
         let digest = source::program_digest(&unit, &options, self.shared.nvrtc.version());
         Ok(Job { digest, unit, options })
     }
@@ -100,14 +100,11 @@ impl Compiler {
     /// A job's program as PTX: the same text and options for the virtual architecture. Made on this thread each time, since
     /// only the program of a plan needs it. The error is the compiler's log.
     pub fn ptx(&self, job: &Job) -> Result<String, String> {
-        let virtual_architecture = self.architecture.replacen("sm_", "compute_", 1);
-        let real = format!("={}", self.architecture);
         let options: Vec<String> = job
             .options
             .iter()
-            .map(|option| match option.strip_suffix(&real) {
-                Some(name) => format!("{name}={virtual_architecture}"),
-                None => option.clone(),
+            .map(|option| {
+                option.replacen("--gpu-architecture=sm_", "--gpu-architecture=compute_", 1)
             })
             .collect();
         self.shared.nvrtc.ptx(&job.unit, &options).map_err(|error| error.log)

@@ -79,7 +79,7 @@ impl Nvrtc {
         Ok(Binary { cubin, registers, spill_bytes, log, ms })
     }
 
-    /// The PTX of a program, which newer devices can assemble; the options name a virtual architecture (`compute_90`).
+    /// The PTX of a program, which other drivers can assemble; the options name a virtual architecture (`compute_90`).
     pub fn ptx(&self, unit: &Unit, options: &[String]) -> Result<String, CompileError> {
         let program = self.built(unit, options)?;
         let mut ptx = program.output("nvrtcGetPTX", self.api.ptx_size, self.api.ptx)?;

@@ -34,6 +34,8 @@ pub enum SourceError {
     UnknownHeader { name: String, includer: String },
     #[error("`{name}` is not UTF-8")]
     Encoding { name: String },
+    #[error("the program can only be built for {only}, and the device is {device}")]
+    Architecture { only: String, device: String },
 }
 
 /// Finds every header that `source` reaches.
@@ -82,13 +84,29 @@ pub fn inlined(source: &str) -> Result<String, SourceError> {
 
 /// Bytes of spills that the headers of a program allow: the sum of their `// spills: N bytes allowed` lines.
 pub fn allowed_spills(unit: &Unit) -> u32 {
+    let allowed = |rest: &str| rest.split_once(" bytes allowed because")?.0.parse::<u32>().ok();
+    noted(unit, "// spills:").filter_map(allowed).sum()
+}
+
+/// The architecture that a program is built for on a device of `architecture` (`sm_90`): the device's own, or its variant with
+/// what no later device has (`sm_90a`) where a header has a line `// builds: sm_90a`. Such a program is for no other device.
+pub fn architecture(unit: &Unit, architecture: &str) -> Result<String, SourceError> {
+    let mut named = noted(unit, "// builds:");
+    let Some(only) = named.next() else { return Ok(architecture.to_owned()) };
+    let alone = named.all(|other| other == only);
+    match alone && only.strip_suffix('a') == Some(architecture) {
+        true => Ok(only.to_owned()),
+        false => Err(SourceError::Architecture {
+            only: only.to_owned(),
+            device: architecture.to_owned(),
+        }),
+    }
+}
+
+/// What lines that begin so say, in a program and its headers.
+fn noted<'a>(unit: &'a Unit, mark: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = unit.headers.iter().flat_map(|header| header.text.lines()).chain(unit.text.lines());
-    lines
-        .filter_map(|line| {
-            let rest = line.trim().strip_prefix("// spills:")?.trim();
-            rest.split_once(" bytes allowed because")?.0.parse::<u32>().ok()
-        })
-        .sum()
+    lines.filter_map(move |line| line.trim().strip_prefix(mark).map(str::trim))
 }
 
 fn hash_headers(hasher: &mut blake3::Hasher, unit: &Unit) {

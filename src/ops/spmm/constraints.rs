@@ -54,6 +54,7 @@ pub fn all(
             Box::new(Spills { facts: facts.clone() }),
             rule("launch_limits", false, |f, c| with_tile(f, c, launch_limits)),
             rule("whole_warps", false, |f, c| with_tile(f, c, whole_warps)),
+            rule("capability", false, |f, c| with_kernel(f, c, capability)),
             // Before the soft rules: what is removed for these must not be what stands for its family there.
             rule("row_order", false, |f, c| with_kernel(f, c, row_order)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
@@ -327,6 +328,11 @@ fn row_order(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
 /// Packed forms store a zero wherever a row lacks a column of its panel.
 fn panel_fill(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     Verdict::at_most(kernel.fill(&facts.inspection), MAX_FILL)
+}
+
+/// Removes what no such device can execute.
+fn capability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
+    if kernel.runs_on(&facts.device) { Verdict::Keep } else { Verdict::refused(1.0) }
 }
 
 /// Removes what would do the same as a candidate of another family (nnz_split without a row above its chunk), and applies

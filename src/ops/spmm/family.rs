@@ -8,8 +8,8 @@ use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
 use super::tiled_model::Terms;
 use super::{
-    column_major, condensed_tc, nnz_split, resident, row_panel, row_split, row_teams, row_turns,
-    tca, tiled, tiled_row,
+    column_major, condensed_tc, expanded_tc, nnz_split, resident, row_panel, row_split, row_teams,
+    row_turns, tca, tiled, tiled_row,
 };
 use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
 use crate::domain::{Candidate, Device, DeviceKind, Intensity, Layout, Op, Spmm};
@@ -27,6 +27,7 @@ pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &column_major::ColumnMajors,
     &tca::TensorDots,
     &condensed_tc::CondensedTcs,
+    &expanded_tc::ExpandedTcs,
     &tiled::TiledColumns,
     &tiled_row::TiledRows,
     &resident::Residents,
@@ -65,6 +66,11 @@ pub trait SpmmKernel: Send + Sync {
     /// Blocks that a call launches.
     fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
         blocks(&self.tile(), seen, problem)
+    }
+
+    /// Whether the device has the kernel's instructions.
+    fn runs_on(&self, _device: &Device) -> bool {
+        true
     }
 
     /// Whether the family does something specific on a matrix: if not, another family's candidate does the same.

@@ -9,11 +9,20 @@ use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
 use crate::ops::features::{Described, Numbers};
 
 /// Version of these features.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// These include the host's kernels: their families have the same names and parameters.
-const FAMILY_NAMES: [&str; 8] =
-    ["row_panel", "row_split", "nnz_split", "tca", "condensed_tc", "tiled", "resident", "vendor"];
+const FAMILY_NAMES: [&str; 9] = [
+    "row_panel",
+    "row_split",
+    "nnz_split",
+    "tca",
+    "condensed_tc",
+    "expanded_tc",
+    "tiled",
+    "resident",
+    "vendor",
+];
 
 /// Parameters that the tile does not determine, with the values of those that are texts.
 const PARAMETERS: [(&str, &[&str]); 20] = [

@@ -4,6 +4,7 @@ pub mod column_major;
 mod combinations;
 pub mod condensed_tc;
 pub mod constraints;
+pub mod expanded_tc;
 pub mod family;
 pub mod features;
 mod host;
