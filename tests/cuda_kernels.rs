@@ -235,7 +235,8 @@ fn long_sums_of_positive_terms_do_not_drift() {
     let spmm = Spmm::new(64, Dtype::F32, Layout::Row);
     let mut operands = operands(&matrix, &spmm, 7);
     let b: Vec<f32> = random(matrix.cols() * 64, 7).into_iter().map(f32::abs).collect();
-    operands.expected = Expected::Product(Arc::new(product::product(&matrix, &b, &[0f32; 0], &spmm)));
+    operands.expected =
+        Expected::Product(Arc::new(product::product(&matrix, &b, &[0f32; 0], &spmm)));
     operands.b = b.into();
     engine.load(operands).expect("loads");
     let device = engine.device().clone();

@@ -59,6 +59,19 @@ class Options:
     tune: bool = True
 
 
+def waits(problem: Problem, asked: Optional[bool]) -> bool:
+    """Whether an operator waits for its plan. An approximate one does: calls before would be exact,
+    and a solver that runs meanwhile would have two preconditioners."""
+    if not problem.get("approximate"):
+        return bool(asked)
+    if asked is not None and not asked:
+        raise OperandError(
+            "An approximate operator waits for its plan, so that x is the same map of b in each "
+            "call: until then calls would be exact. Leave out wait=False, or approximate=True."
+        )
+    return True
+
+
 class Finder:
     """One search for one plan, on a thread of its own or the caller's."""
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from . import _fallback, _native
 from ._device import capturing
-from ._finder import Finder, Options
+from ._finder import Finder, Options, waits
 from ._native import Matrix, OperandError, WrongPattern
 from ._problem import Problem, dtype_name, spmm_problem, sptrsv_problem, to_json
 from ._source import TORCH, Source, as_matrix, source_of
@@ -30,9 +30,10 @@ class Operator:
         options: Options,
         *,
         matrix: Optional[Matrix] = None,
-        wait: bool = False,
+        wait: Optional[bool] = None,
         lock: Any = None,
     ) -> None:
+        wait = waits(problem, wait)
         self._source, self._options = source, options
         self._matrix = source.matrix() if matrix is None else matrix
         self._problem = dict(problem)
@@ -379,7 +380,7 @@ def sptrsv(
     device: Optional[str] = None,
     server: Optional[str] = None,
     token: Optional[str] = None,
-    wait: bool = False,
+    wait: Optional[bool] = None,
     tune: bool = True,
     search: Optional[Mapping[str, Any]] = None,
     expected_calls: Optional[int] = None,
@@ -393,7 +394,9 @@ def sptrsv(
     makes it; by default windows of rows are. `approximate` consents to an approximate x, for a
     preconditioner: residuals of at most 1/8 of the largest element of b, for a b at random. x is a
     linear map of b, the same in each call, and a solve with the transpose need not be its adjoint.
-    The rest is as for `sparsetune.spmm`.
+    So that it is the same, an approximate operator (and its adjoint) waits for its plan,
+    `wait=False` is refused, and no plan is an error. After `update_values` the residuals are not
+    known, which is warned of once. The rest is as for `sparsetune.spmm`.
     """
     source = source_of(L)
     problem = sptrsv_problem(
@@ -427,11 +430,9 @@ def ilu(
     `F` holds U on and above the diagonal and L strictly below it, as incomplete LU factorisations
     leave them: the diagonal of L is all ones. With `unit_diagonal=False` it is that of U, too. With
     `transpose` x is `L^-T U^-T b`. One request tunes both, each in half of the budget, and one call
-    runs both. `update_values` takes new factors of the same pattern. With `approximate` both may be
-    solved by different sweeps, so that x is no symmetric map of b even where `L U` is symmetric.
-    For conjugate gradients ask both for the same ones:
-    `search={"families": ["sweeps"], "fixed": {"sweeps": 6, "inner": 1}}`. Otherwise as
-    `sparsetune.sptrsv`.
+    runs both. `update_values` takes new factors of the same pattern. With `approximate` both are
+    solved by the same sweeps, or both exactly, so that x is a symmetric map of b where `L U` is
+    symmetric. Otherwise as `sparsetune.sptrsv`.
     """
     source = source_of(F)
     problem = sptrsv_problem(
@@ -443,7 +444,7 @@ def ilu(
         approximate=approximate,
         both=True,
     )
-    wait, libraries = bool(options.pop("wait", False)), tuple(options.pop("libraries", ()))
+    wait, libraries = options.pop("wait", None), tuple(options.pop("libraries", ()))
     looked_for = Options(libraries=libraries, **options)
     made: Sptrsv = _made(Sptrsv, source, device)(source, problem, looked_for, wait=wait)
     return made

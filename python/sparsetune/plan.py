@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Dict, Optional, Tuple, Union
@@ -64,6 +65,7 @@ class Plan:
         self._native = native
         # One attribute, since another thread may call with another library's operands meanwhile.
         self._runner: Tuple[Optional[type], Runner] = (None, native.run)
+        self._warned = False
 
     def __call__(
         self,
@@ -144,9 +146,13 @@ class Plan:
         `values` are all values in canonical order (by row, then by column), or a sparse matrix with
         the same pattern. An array on the plan's GPU, in the problem's type, stays there if the
         plan's arrays hold the values as they are; the update is then queued on the current stream.
+
+        How near an approximate plan comes (family `sweeps`) is not known with other values than
+        those that it was measured with: its first update warns of that.
         """
         if not self.update_in_place(values):
             self._native.update_values(self._canonical(values))
+            self._warn_of_unknown_error()
 
     def update_in_place(self, values: Any) -> bool:
         """Update from values on the plan's GPU, without the host; False if that cannot be done with
@@ -156,7 +162,29 @@ class Plan:
         how = self.manifest["update_values"]
         if how["kind"] != "gather" or not how.get("kernel"):
             return False
-        return update_on_device(self._native, int(self.manifest["matrix"]["nnz"]), values)
+        if not update_on_device(self._native, int(self.manifest["matrix"]["nnz"]), values):
+            return False
+        self._warn_of_unknown_error()
+        return True
+
+    @cached_property
+    def approximate(self) -> bool:
+        """Whether x is approximate by design: by the family `sweeps`, in one solve of a pair or
+        both."""
+        if self._native.manifest is None:
+            return False
+        parts = self.manifest.get("parts") or [self.manifest]
+        return any(part["candidate"]["family"] == "sweeps" for part in parts)
+
+    def _warn_of_unknown_error(self) -> None:
+        if self.approximate and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "The plan is approximate, and how near it comes was measured with other values: "
+                "with new ones its error is not known. Tune again for values that differ much.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def gave_up(self) -> bool:
         """Whether a kernel of an earlier call stopped itself instead of waiting on; its result is

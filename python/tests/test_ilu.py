@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy
@@ -88,6 +89,49 @@ def test_consent_to_an_approximate_solve_is_of_the_problem() -> None:
     assert abs(again(b) - expected).max() < 1e-12
     again.update_values(ilu0((poisson(7) * 2).tocsr()))
     assert not numpy.allclose(again(b), expected)
+
+
+def test_an_approximate_operator_waits_for_its_plan() -> None:
+    F = ilu0(poisson(6))
+    T = scipy.sparse.tril(F).tocsr()
+    for make in (
+        lambda **how: sparsetune.ilu(F, approximate=True, search=HALVING, **how),
+        lambda **how: sparsetune.sptrsv(T, approximate=True, search=HALVING, **how),
+        lambda **how: sparsetune.preconditioner(
+            F, combined=True, approximate=True, search=HALVING, **how
+        ),
+    ):
+        with pytest.raises(sparsetune.OperandError, match="waits for its plan"):
+            make(wait=False)
+        with pytest.raises(sparsetune.Error):
+            make(tune=False)
+    f = sparsetune.sptrsv(T, approximate=True, search=HALVING)
+    assert f.tuned and f.adjoint().tuned
+    # Exact operators need not wait.
+    assert not sparsetune.sptrsv(T, tune=False, wait=False).tuned
+
+
+def test_new_values_of_an_approximate_plan_are_warned_of_once() -> None:
+    F = ilu0(poisson(6))
+    f = sparsetune.ilu(F, approximate=True, search=HALVING)
+    plan = f.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f.update_values(F * 2)
+        assert not plan.approximate
+    # Processors have no sweeps: as if the second solve had some.
+    del plan.__dict__["approximate"]
+    plan.manifest["parts"][1]["candidate"]["family"] = "sweeps"
+    assert plan.approximate
+    with pytest.warns(RuntimeWarning, match="its error is not known"):
+        f.update_values(F * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f.update_values(F)
+    b = operand(36, 1, "float64")[:, 0]
+    first, second = factors(F, True, False)
+    exact = numpy.linalg.solve(second, numpy.linalg.solve(first, b))
+    assert abs(f(b) - exact).max() < 1e-12
 
 
 def test_a_zero_pivot_is_named() -> None:

@@ -67,6 +67,8 @@ pub enum BuildError {
          is to put them in place"
     )]
     ValuesNeeded,
+    #[error("the plan's check cannot be made: {0}")]
+    Unchecked(String),
     #[error(transparent)]
     Triangle(#[from] TriangleError),
     #[error("a file of the plan cannot be read: {0}")]
@@ -84,6 +86,7 @@ impl From<check::MakeError> for BuildError {
         match error {
             check::MakeError::Triangle(error) => Self::Triangle(error),
             check::MakeError::Tensors(error) => Self::Tensors(error),
+            vague @ check::MakeError::Vague { .. } => Self::Unchecked(vague.to_string()),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
 use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm, Sptrsv};
 use crate::engine::{ALPHA, BETA};
-use crate::ops::sptrsv::sweeps::estimate::approximation;
+use crate::ops::sptrsv::sweeps::estimate::{approximation, last_two};
 use crate::ops::sptrsv::sweeps::scheme::Scheme;
 use crate::sparse::oracle::round;
 use crate::sparse::tolerance::{
@@ -97,6 +97,11 @@ pub enum MakeError {
     Triangle(#[from] TriangleError),
     #[error(transparent)]
     Tensors(#[from] safetensors::SafeTensorError),
+    #[error(
+        "the rounding errors of {sweeps} sweeps of this system may be as large as what the last of them changes, so that no check could \
+         tell whether it was lost"
+    )]
+    Vague { sweeps: u32 },
 }
 
 /// Rows that are sampled in any case, then places drawn at random; of `rows` by `cols`.
@@ -211,7 +216,12 @@ fn equations(
     Ok((check, file))
 }
 
-/// The equations do not hold by design, but what comes out is known: the same sweeps in float64.
+/// As many samples of sweeps, unless fewer rows were changed by the last one, can tell that it was lost.
+const TELLING: usize = 4;
+
+/// The equations do not hold by design, but what comes out is known: the same sweeps in float64. Bounds grow with the sizes of all terms,
+/// and those of some systems by a factor with every sweep, so only such rows are samples as have a bound that is small beside x or
+/// beside what the last sweep changed.
 fn sweeps(
     matrix: &Csr,
     problem: &Problem,
@@ -225,7 +235,7 @@ fn sweeps(
     let inputs = Inputs::draw(&check, problem, rows, 0);
     check.b_sha256 = sha256(inputs.b.bytes());
     let mut b: Vec<f64> = (0..rows).map(|s| wide(&inputs.b, system.original(s))).collect();
-    let value = approximation(&system, &b, scheme);
+    let [before, value] = last_two(&system, &b, scheme);
     let entries = |s: usize| system.row(s).0.len();
     let sampled = places(&telling(rows, entries), rows, 1, seed);
     let terms = (0..rows).map(entries).max().unwrap_or(0);
@@ -235,9 +245,24 @@ fn sweeps(
     system.values.iter_mut().for_each(|value| *value = -value.abs());
     system.diagonal.iter_mut().chain(&mut b).for_each(|value| *value = value.abs());
     let size = approximation(&system, &b, scheme);
-    let index: Vec<u64> = sampled.iter().map(|&(s, _)| system.original(s) as u64).collect();
-    let of = |all: &[f64]| sampled.iter().map(|&(s, _)| all[s]).collect::<Vec<f64>>();
-    let bound: Vec<f64> = of(&size).into_iter().map(|size| size * error).collect();
+    let bound = |s: usize| size[s] * error;
+    let changed = |s: usize| (value[s] - before[s]).abs();
+    // False for bounds that are no numbers, too.
+    let tells = |s: &usize| bound(*s) < changed(*s) / 4.0;
+    let mut kept: BTreeSet<usize> = sampled.iter().map(|&(s, _)| s).collect();
+    kept.retain(|s| tells(s) || bound(*s) < value[*s].abs() / 4.0);
+    // Most rows of a system may have settled long before the last sweep.
+    let wanted = (0..rows).filter(|&s| changed(s) != 0.0).take(TELLING).count();
+    let lacking = wanted.saturating_sub(kept.iter().filter(|s| tells(s)).count());
+    let others: Vec<usize> =
+        (0..rows).rev().filter(|s| tells(s) && !kept.contains(s)).take(lacking).collect();
+    if others.len() < lacking || (kept.is_empty() && others.is_empty() && rows > 0) {
+        return Err(MakeError::Vague { sweeps: scheme.sweeps });
+    }
+    kept.extend(others);
+    let index: Vec<u64> = kept.iter().map(|&s| system.original(s) as u64).collect();
+    let of = |all: &[f64]| kept.iter().map(|&s| all[s]).collect::<Vec<f64>>();
+    let bound: Vec<f64> = kept.iter().map(|&s| bound(s)).collect();
     check.samples = index.len() as u32;
     let file = tensors::write(&[
         Tensor::of("index", Element::U64, &index),

@@ -268,7 +268,8 @@ impl LoadedPlan {
         Ok(())
     }
 
-    /// Replaces the values of the matrix, given in the order of its entries; the pattern stays.
+    /// Replaces the values of the matrix, given in the order of its entries; the pattern stays. How near an approximate plan (family
+    /// `sweeps`) comes was measured with the values before: with others its error is not known.
     ///
     /// # Errors
     /// There are not as many as entries, one of them is not finite in the problem's type, or the plan cannot be updated. The
@@ -293,7 +294,8 @@ impl LoadedPlan {
 
     /// Replaces the values by those in device memory, in the problem's element type. Where the arrays hold them as they are, a
     /// kernel puts them in place, queued on the stream; where the arrays are made on the host, this reads the values there, makes
-    /// the arrays again and waits for all work on the device.
+    /// the arrays again and waits for all work on the device. The error of an approximate plan is not known afterwards, as of
+    /// [`Self::update_values`].
     ///
     /// # Errors
     /// The plan is not a GPU's, or cannot be updated; or its arrays are made on the host and a value is not finite, or the stream is

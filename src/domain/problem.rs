@@ -93,6 +93,14 @@ impl Sptrsv {
 }
 
 impl Problem {
+    /// Whether it consents to an approximate result.
+    pub const fn is_approximate(&self) -> bool {
+        match self {
+            Self::Spmm(_) => false,
+            Self::Sptrsv(solve) => solve.approximate,
+        }
+    }
+
     pub const fn op(&self) -> Op {
         match self {
             Self::Spmm(_) => Op::Spmm,

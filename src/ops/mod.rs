@@ -128,6 +128,8 @@ pub struct Narrowing {
     /// The space is full: it has every candidate that can run, whatever the rules prefer, or as many of them as this draws at
     /// random, and [`Space::despite`] tells the rules. Its last step is [`Draw::step`].
     pub full: Option<Draw>,
+    /// The problem of the other solve of a pair: what is approximate here is to suffice for it, too.
+    pub then: Option<Problem>,
 }
 
 impl Narrowing {
@@ -141,6 +143,7 @@ impl Narrowing {
             families: search.families.clone(),
             fixed: search.fixed.clone(),
             full: full.then(|| Draw::of(&request.matrix, search.seed, most)),
+            then: search.then,
         }
     }
 

@@ -370,6 +370,17 @@ fn sweeps_are_for_those_who_consent_to_an_approximate_solve() {
     let mut fixed = space.scored.iter().filter(|(candidate, _)| candidate.is_approximate());
     assert!(!swept.contains(&24) && fixed.clone().count() > 0);
     assert!(fixed.all(|(candidate, _)| candidate.int("sweeps") == Some(24)));
+    // Fewer than suffice are refused with the number that does.
+    let fixed = Fixed([("sweeps".to_owned(), Param::Int(1))].into());
+    let families = vec!["sweeps".to_owned()];
+    let narrowing = Narrowing { fixed: fixed.clone(), families, ..Narrowing::default() };
+    let space = of(&solve).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap();
+    let why = space.nothing_of(&narrowing.families, &fixed).unwrap();
+    let least = swept.iter().min().unwrap();
+    let needs = format!(
+        "the request fixes sweeps=1, but the system's equations need sweeps={least} at least"
+    );
+    assert!(why.contains(&needs), "{why}");
     let why = of_sweeps(false, DeviceKind::Cuda, None, &["sweeps"]).2.unwrap();
     assert!(why.contains("only for problems with `approximate`"), "{why}");
     let named = |approximate| {

@@ -1,5 +1,5 @@
-//! Decides the winner by paired timing: finalists are timed alternately, a difference within the noise is a tie, and the simpler
-//! candidate wins a tie.
+//! Decides the winner by paired timing: finalists are timed alternately, a difference within the noise is a tie, and an exact candidate
+//! wins a tie, then the simpler one.
 
 use crate::domain::{Candidate, Timing};
 
@@ -51,10 +51,11 @@ const SLACK: f64 = 1.05;
 ///
 /// The fastest median leads (with `expected_calls`, the lowest preprocessing + calls x median). A contender is tied with the
 /// leader if noise could explain the difference: the interval of the per-round differences includes 0, or, for samples taken
-/// separately, the intervals overlap. Among the tied the simplest wins, except one that costs more than a contender which is
-/// not tied (so that a noisy third does not beat a clear second) or more than [`SLACK`] times the leader (with few rounds on
-/// a noisy machine everything is tied, and simplicity is not worth a multiple of the time). With `expected_calls` a tied
-/// contender must also need no more preprocessing than the leader, since that difference is certain.
+/// separately, the intervals overlap. Among the tied the simplest wins, an exact one before all that are approximate, except one
+/// that costs more than a contender which is not tied (so that a noisy third does not beat a clear second; what is approximate is
+/// in no exact one's way) or more than [`SLACK`] times the leader (with few rounds on a noisy machine everything is tied, and
+/// simplicity is not worth a multiple of the time). With `expected_calls` a tied contender must also need no more preprocessing
+/// than the leader, since that difference is certain.
 pub fn decide(
     contenders: &[Contender],
     expected_calls: Option<u64>,
@@ -79,15 +80,24 @@ pub fn decide(
                     || contenders[other].preprocess_ms <= contenders[leader].preprocess_ms)
         })
         .collect();
-    let apart = order.iter().find(|i| **i != leader && !tied.contains(i));
-    let most = apart.map_or(f64::INFINITY, |&i| cost(&contenders[i]));
-    let most = most.min(SLACK * cost(&contenders[leader]));
+    let approximate = |i: usize| contenders[i].candidate.is_approximate();
+    let most = |of: usize| {
+        let apart = order
+            .iter()
+            .find(|&&i| i != leader && !tied.contains(&i) && (approximate(of) || !approximate(i)));
+        let apart = apart.map_or(f64::INFINITY, |&i| cost(&contenders[i]));
+        apart.min(SLACK * cost(&contenders[leader]))
+    };
+    let key = |i: usize| {
+        let place = order.iter().position(|&j| j == i);
+        (approximate(i), contenders[i].complexity, place)
+    };
     let winner = tied
         .iter()
         .copied()
-        .filter(|&i| cost(&contenders[i]) <= most)
+        .filter(|&i| cost(&contenders[i]) <= most(i))
         .chain([leader])
-        .min_by_key(|&i| (contenders[i].complexity, order.iter().position(|&j| j == i)))
+        .min_by_key(|&i| key(i))
         .unwrap_or(leader);
     let runner_up = order.iter().copied().find(|&i| i != winner);
     Some(Decision { winner, runner_up, tie: !tied.is_empty() })
@@ -138,6 +148,33 @@ mod tests {
         assert_eq!(
             decide(&all, None, Samples::Paired),
             Some(Decision { winner: 1, runner_up: Some(0), tie: true })
+        );
+    }
+
+    #[test]
+    fn an_exact_candidate_wins_a_tie_with_an_approximate_one() {
+        let mut all = [contender("sweeps", 10.0, 0.2, 1), contender("slices", 10.0, 0.2, 3)];
+        for (i, sample) in all[1].timing.samples_us.iter_mut().enumerate() {
+            *sample += if i % 2 == 0 { 0.05 } else { -0.04 };
+        }
+        all[1].timing = Timing::of(all[1].timing.samples_us.clone(), 0).unwrap();
+        let decision = decide(&all, None, Samples::Paired);
+        assert_eq!(decision, Some(Decision { winner: 1, runner_up: Some(0), tie: true }));
+        // Another approximate one, which is clearly slower than the first, is in nobody's way.
+        let three = [contender("sweeps", 9.99, 0.2, 1), contender("sweeps", 10.004, 0.2, 1)];
+        let mut three = [three[0].clone(), three[1].clone(), all[1].clone()];
+        three[1].timing.samples_us.iter_mut().for_each(|us| *us += 0.02);
+        three[1].timing = Timing::of(three[1].timing.samples_us.clone(), 0).unwrap();
+        for sample in &mut three[2].timing.samples_us {
+            *sample += 0.02;
+        }
+        three[2].timing.samples_us[..20].iter_mut().for_each(|us| *us -= 0.06);
+        three[2].timing = Timing::of(three[2].timing.samples_us.clone(), 0).unwrap();
+        assert_eq!(decide(&three, None, Samples::Paired).map(|d| d.winner), Some(2));
+        let clear = [contender("sweeps", 10.0, 0.1, 1), contender("slices", 11.0, 0.1, 3)];
+        assert_eq!(
+            decide(&clear, None, Samples::Paired).map(|d| (d.winner, d.tie)),
+            Some((0, false))
         );
     }
 

@@ -285,9 +285,10 @@ fn not_built(error: BuildError) -> ServiceError {
             let message = "a file that the plan names did not come with it, and no bundle can be built without it";
             ServiceError::Conflict { message: message.to_owned() }
         }
-        BuildError::NoProgram(_) | BuildError::Lowering(_) | BuildError::Argument(_) => {
-            ServiceError::Conflict { message }
-        }
+        BuildError::NoProgram(_)
+        | BuildError::Lowering(_)
+        | BuildError::Argument(_)
+        | BuildError::Unchecked(_) => ServiceError::Conflict { message },
         error => ServiceError::internal(error),
     }
 }

@@ -1,9 +1,10 @@
 //! Validation of job requests before anything is stored, and the dedup key of a request with its defaults filled in.
 
 use super::{BudgetLimits, Result, ServiceError, ServiceSettings};
+use crate::domain::candidate::SWEEPS;
 use crate::domain::catalog::family::Parameter;
 use crate::domain::{
-    Clock, Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search,
+    Candidate, Clock, Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search,
     SearchStrategy, TokenLimits, fixed,
 };
 use crate::ops::admission::Footprint;
@@ -93,6 +94,36 @@ pub(super) fn first_part(filled: JobRequest) -> Result<JobRequest> {
         ..filled.search.clone()
     };
     Ok(JobRequest { problem: first, search, ..filled })
+}
+
+/// The search of the second solve of a pair, whose first has this candidate. Where both consent to be approximate, they are to make a
+/// symmetric map of b if their factors do: the second has the same sweeps, which the first was chosen among for sufficing for both, or
+/// is exact as the first is.
+pub(super) fn second_search(
+    search: &Search,
+    problem: &Problem,
+    first: &Candidate,
+    kind: DeviceKind,
+) -> Search {
+    let mut search = Search { then: None, ..search.clone() };
+    let names = ops::family_names(problem.op(), kind);
+    if !problem.is_approximate() || !names.contains(&SWEEPS) {
+        return search;
+    }
+    if first.is_approximate() {
+        search.families = vec![SWEEPS.to_owned()];
+        // Blocks matter only to sweeps among their rows.
+        let blocks = (first.int("inner") != Some(1)).then_some("rows");
+        for name in ["sweeps", "inner"].into_iter().chain(blocks) {
+            if let Some(value) = first.params.get(name) {
+                search.fixed.0.insert(format!("{SWEEPS}.{name}"), value.clone());
+            }
+        }
+    } else {
+        let exact = names.into_iter().filter(|&name| name != SWEEPS && search.admits(name));
+        search.families = exact.map(str::to_owned).collect();
+    }
+    search
 }
 
 /// A budget that is larger than this server permits.
@@ -269,7 +300,7 @@ pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Digest, Sptrsv, problem::Triangle};
+    use crate::domain::{Digest, Param, Sptrsv, problem::Triangle};
 
     #[test]
     fn usual_searches_on_a_gpu_are_short_unless_asked_otherwise() {
@@ -293,5 +324,37 @@ mod tests {
         assert_eq!(seconds(Exhaustive, one, None, Cuda), Some(60.0));
         assert_eq!(seconds(Halving, both, None, Cpu), Some(60.0));
         assert_eq!(seconds(Halving, both, Some(33.0), Cuda), Some(33.0));
+    }
+
+    #[test]
+    fn the_second_of_a_pair_is_solved_as_the_first() {
+        let second = |approximate, first: &Candidate, search: &Search, kind| {
+            let problem = Problem::Sptrsv(Sptrsv { approximate, ..Sptrsv::PLAIN });
+            second_search(search, &problem, first, kind)
+        };
+        let swept = |inner| {
+            let candidate = Candidate::new(SWEEPS).with("sweeps", 6).with("inner", inner);
+            candidate.with("rows", 256).with("lanes", 4)
+        };
+        let (plain, slices) = (Search::default(), Candidate::new("slices"));
+        let gpu = DeviceKind::Cuda;
+        let alike = second(true, &swept(1), &plain, gpu);
+        assert_eq!(alike.families, [SWEEPS]);
+        assert_eq!(alike.fixed.to_string(), "sweeps.inner=1, sweeps.sweeps=6");
+        assert!(alike.fixed.admits(&swept(1)) && !alike.fixed.admits(&swept(2)));
+        assert!(alike.fixed.admits(&swept(1).with("rows", 64)));
+        let blocks = second(true, &swept(2), &plain, gpu);
+        assert!(!blocks.fixed.admits(&swept(2).with("rows", 64)));
+        let exact = second(true, &slices, &plain, gpu).families;
+        assert_eq!(exact, ["slices", "overlapped", "chains", "ag", "vendor"]);
+        let asked =
+            Search { families: vec![SWEEPS.to_owned(), "ag".to_owned()], ..Search::default() };
+        assert_eq!(second(true, &slices, &asked, gpu).families, ["ag"]);
+        let fixed = Fixed([("lanes".to_owned(), Param::Int(4))].into());
+        let asked = Search { fixed, ..Search::default() };
+        assert_eq!(second(true, &swept(1), &asked, gpu).fixed.0.len(), 3);
+        // Exact problems, and processors, have nothing to agree on.
+        assert_eq!(second(false, &slices, &plain, gpu), plain);
+        assert_eq!(second(true, &slices, &plain, DeviceKind::Cpu), plain);
     }
 }

@@ -297,3 +297,58 @@ async fn a_processor_solves_exactly_where_an_approximate_solve_would_do() {
     assert_eq!((plan.problem, plan.validity.values_may_change), (near, true));
     worker.stop().await;
 }
+
+/// Each for itself, L of this matrix needs several sweeps and U, which is a diagonal, one: conjugate gradients would have no symmetric
+/// preconditioner.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_solves_of_an_approximate_pair_have_the_same_sweeps_or_are_exact() {
+    let mut bench = Bench::new().await;
+    bench.matrix = dominant(&bench, 3).await;
+    let device = gpu();
+    let both = Problem::Sptrsv(Sptrsv { triangle: Triangle::Both, approximate: true, ..SOLVE });
+    let parts = both.parts().unwrap();
+    let swept = |us: f64| Act::Measured {
+        samples_us: vec![us; 9],
+        alone_us: None,
+        rel_error: 0.1,
+        resources: None,
+        prepare_ms: None,
+        latency_ms: 0,
+    };
+    let mut all = acts(&bench, &parts[0], &device);
+    let of_first: Vec<Candidate> = all.keys().filter(|it| it.is_approximate()).cloned().collect();
+    all.extend(acts(&bench, &parts[1], &device));
+    // Without inner sweeps, which a pair has none of.
+    let one = |it: &Candidate| (it.int("sweeps"), it.int("inner")) == (Some(1), Some(1));
+    assert!(all.keys().any(one) && !of_first.iter().any(one));
+    for (us, families) in [(10.0, vec!["sweeps".to_owned()]), (900.0, Vec::new())] {
+        let mut acts = all.clone();
+        for (candidate, act) in &mut acts {
+            if candidate.is_approximate() {
+                // More sweeps are slower, and inner ones are the fastest for each system by itself.
+                let sweeps = candidate.int("sweeps").unwrap() as f64;
+                *act = swept(us + sweeps - candidate.int("inner").unwrap() as f64 / 10.0);
+            }
+        }
+        let worker = bench.work(&bench.service, &device, acts).await;
+        let id = bench.submit_for(both, &device.id.0, exhaustive()).await;
+        let first = bench.ended(&id).await;
+        let second = bench.ended(first.follow_up.as_ref().unwrap()).await;
+        let plans = [bench.plan(&first).await, bench.plan(&second).await];
+        worker.stop().await;
+        let approximate = !families.is_empty();
+        let asked = &second.request.search;
+        match approximate {
+            true => assert_eq!(asked.families, families),
+            false => assert!(!asked.families.is_empty() && !asked.admits("sweeps")),
+        }
+        let counts = plans.each_ref().map(|plan| {
+            assert_eq!(plan.candidate.is_approximate(), approximate, "{}", plan.candidate);
+            (plan.candidate.int("sweeps"), plan.candidate.int("inner"))
+        });
+        if approximate {
+            assert_eq!(counts[0], counts[1]);
+            assert!(counts[0].0 > Some(1) && counts[0].1 == Some(1), "{counts:?}");
+        }
+    }
+}

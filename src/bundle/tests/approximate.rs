@@ -117,6 +117,79 @@ fn the_rounding_of_f32_passes() {
     }
 }
 
+/// Rows that each need the one before them, by this part of their diagonals, and some that need none.
+fn coupled(part: f64) -> Arc<Csr> {
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for row in 0..400 {
+        // The first rows have settled after few sweeps.
+        if (1..40).contains(&row) {
+            indices.push(row - 1);
+            values.push(-2.0 * part);
+        }
+        indices.push(row);
+        values.push(2.0);
+        indptr.push(indices.len());
+    }
+    Arc::new(Csr::new(400, 400, indptr, indices, values).unwrap())
+}
+
+fn checked(matrix: &Csr, dtype: Dtype, sweeps: u32) -> Result<(Vec<u8>, u32), check::MakeError> {
+    let candidate = Candidate::new("sweeps").with("sweeps", sweeps.into()).with("inner", 1);
+    let candidate = candidate.with("rows", 64).with("lanes", 1);
+    let problem = Problem::Sptrsv(near(dtype, Triangle::Lower));
+    let (check, file) = check::make(matrix, &problem, &candidate, 1)?;
+    Ok((file, check.samples))
+}
+
+/// Though most rows are done after one sweep, some samples are of those that the last one changed.
+#[test]
+fn a_lost_sweep_is_found_where_most_rows_have_settled() {
+    let matrix = coupled(0.5);
+    let problem = near(Dtype::F64, Triangle::Lower);
+    for sweeps in [1, 8, 32] {
+        let (file, count) = checked(&matrix, Dtype::F64, sweeps).unwrap();
+        assert!(count >= 4);
+        let candidate = Candidate::new("sweeps").with("sweeps", i64::from(sweeps));
+        let candidate = candidate.with("inner", 1).with("rows", 64).with("lanes", 1);
+        let (check, _) = check::make(&matrix, &Problem::Sptrsv(problem), &candidate, 1).unwrap();
+        let samples = check::Samples::read(&file, &check, 400, 400, 1).unwrap();
+        let inputs = Inputs::draw(&check, &Problem::Sptrsv(problem), 400, 400);
+        let ArrayData::F64(b) = &inputs.b else { panic!("{:?}", inputs.b) };
+        let system = Triangular::of(&matrix, &problem).unwrap();
+        let scheme = Scheme::of(&candidate).unwrap();
+        let passes = |scheme: &Scheme| {
+            let x = approximation(&system, b, scheme);
+            samples.compare(&check, &inputs.b, &ArrayData::F64(x.into()), 1).passed()
+        };
+        assert!(passes(&scheme));
+        if sweeps > 1 {
+            assert!(!passes(&Scheme { sweeps: sweeps - 1, ..scheme }), "{sweeps}");
+        }
+    }
+}
+
+#[test]
+fn a_check_that_would_find_nothing_is_not_made() {
+    // What a sweep changes has the size of x, and so has the bound where terms are as large as these in f32.
+    for part in [1e3, 1e30] {
+        let matrix = coupled(part);
+        let refused = |dtype, sweeps| match checked(&matrix, dtype, sweeps) {
+            Err(check::MakeError::Vague { sweeps: said }) => said == sweeps,
+            _ => false,
+        };
+        // All numbers have one sign but those of b, so that the bound is one that tells.
+        assert!(!refused(Dtype::F64, 2), "{part}");
+        assert_eq!(refused(Dtype::F64, 32), part > 1e4, "{part}");
+    }
+    let matrix = generated("poisson2d:nx=9,ny=9,seed=1").unwrap();
+    // All rows have settled: a sweep more or less is the same, and samples are of values.
+    assert!(checked(&matrix, Dtype::F64, 32).unwrap().1 > 4);
+    // Of f32 the sums of many sweeps are rounded too much to tell the last one.
+    let slow = generated("poisson2d:nx=40,ny=40,seed=1").unwrap();
+    let refused = checked(&slow, Dtype::F32, 32).unwrap_err().to_string();
+    assert!(refused.contains("no check could tell"), "{refused}");
+}
+
 #[test]
 fn new_values_of_sweeps_are_put_in_place() {
     let matrix = matrix();

@@ -18,7 +18,7 @@ use super::{Lowerer, Narrowing, Refusal, Space, Unsupported};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{
-    Candidate, CandidateId, Device, DeviceKind, FunnelStep, Removal, Sptrsv, funnel,
+    Candidate, CandidateId, Device, DeviceKind, FunnelStep, Problem, Removal, Sptrsv, funnel,
 };
 use crate::search::{Draw, Pruned};
 use crate::sparse::levels::Levels;
@@ -99,9 +99,16 @@ pub fn space(
     // Without consent nothing is said of it, unless somebody asks.
     let named = narrowing.families.iter().any(|family| family == sweeps::scheme::FAMILY);
     if device.kind == DeviceKind::Cuda && (problem.approximate || named) {
+        let other = match narrowing.then {
+            Some(Problem::Sptrsv(then)) if problem.approximate => {
+                let other = Triangular::of(matrix, &then);
+                Some(other.map_err(|error| Unsupported(error.to_string()))?)
+            }
+            _ => None,
+        };
         shares.push(match &narrowing.full {
-            None => sweeps::share(&system, fixed),
-            Some(draw) => sweeps::whole(&system, fixed, draw),
+            None => sweeps::share(&system, fixed, other.as_ref()),
+            Some(draw) => sweeps::whole(&system, fixed, other.as_ref(), draw),
         });
     }
     let (mut shares, mut steps) = requested(shares, &narrowing.families);
@@ -143,7 +150,11 @@ pub fn space(
             constraint: funnel::REDUCTION.to_owned(),
             removed: before.saturating_sub(left),
             left,
-            detail: if hidden { Some(searched.to_owned()) } else { detail },
+            detail: match detail {
+                Some(rules) if hidden => Some(format!("{searched}; {rules}")),
+                None if hidden => Some(searched.to_owned()),
+                detail => detail,
+            },
         });
     }
     if let Some(draw) = &narrowing.full {

@@ -1,7 +1,7 @@
 //! Plans that lack a file: what can be done about each, and doing it.
 
 use super::CheckupError;
-use crate::domain::{Digest, JobId, Namespace, PlanId, Work};
+use crate::domain::{Digest, JobId, Namespace, Plan, PlanId, Work};
 use crate::service::devices::Target;
 use crate::service::{jobs, request};
 use crate::store::{
@@ -144,8 +144,11 @@ async fn tune_again(
         return Ok(None);
     };
     let mut request = made_by.request.clone();
-    // This plan alone: that of the other triangle is judged by itself.
-    request.search.then = None;
+    // This plan alone: that of the other triangle is judged by itself. It still has to go with this one.
+    if request.search.then.take().is_some() {
+        let Plan { problem, candidate, device, .. } = &plan;
+        request.search = request::second_search(&request.search, problem, candidate, device.kind);
+    }
     // Any device of the plan's class.
     let target = Target { device: plan.device, only: None };
     let again = NewWork {

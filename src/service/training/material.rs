@@ -91,6 +91,10 @@ pub(super) async fn read(
 /// were stopped rank below all measured ones.
 fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Group, Origin)> {
     let features = group.features;
+    // No feature tells sweeps from exact schemes, nor a problem that consents to them from one that does not.
+    if features.problem.is_approximate() {
+        return None;
+    }
     if features.shared.len() != shared || features.shared.iter().any(|value| !value.is_finite()) {
         return None;
     }
@@ -171,6 +175,7 @@ mod tests {
     use crate::domain::Op;
     use crate::domain::{
         Candidate, DeviceClass, Digest, Dtype, JobFeatures, JobId, Layout, Param, Problem, Spmm,
+        Sptrsv,
     };
     use crate::store::TrainingRow;
 
@@ -215,6 +220,16 @@ mod tests {
         // An invalid time must not become the best time.
         times[0] = Some(0.0);
         assert!(group_of(group("a", &times), (2, 1)).is_none());
+    }
+
+    #[test]
+    fn approximate_problems_are_nothing_to_learn_from() {
+        let learned_from = |approximate| {
+            let mut group = group("a", &[Some(2.0); 8]);
+            group.features.problem = Problem::Sptrsv(Sptrsv { approximate, ..Sptrsv::PLAIN });
+            group_of(group, (2, 1)).is_some()
+        };
+        assert!(learned_from(false) && !learned_from(true));
     }
 
     #[test]

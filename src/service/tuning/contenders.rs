@@ -36,6 +36,8 @@ pub(super) fn decide(
 /// If preprocessing counts, the cheapest candidate for a single call is added at the front if it is not among them:
 /// preprocessing is timed only once, and noise must not exclude the candidate that needs the least of it.
 ///
+/// If all of them are approximate, the cheapest exact candidate is added, since it wins a tie.
+///
 /// A trial that was cut may have but the time of one call alone. Where the others have the job's clock it comes after them, whatever
 /// that time: the finals may still time it.
 pub(super) fn best_of(
@@ -56,12 +58,18 @@ pub(super) fn best_of(
     let fastest = vendors.into_iter().min_by(|a, b| by_cost(a, b, None));
     let cheapest = cheapest.filter(|c| fastest.as_ref().is_none_or(|f| f.candidate != c.candidate));
     let rest = measured.split_off(places.min(measured.len()));
+    let exact = |c: &&Contender| !c.candidate.is_approximate();
+    let exact = match measured.iter().any(|c| exact(&c)) {
+        true => None,
+        false => rest.iter().find(exact).cloned(),
+    };
     if expected_calls.is_some()
         && let Some(light) = rest.into_iter().min_by(|a, b| by_cost(a, b, Some(1)))
         && measured.iter().all(|c| by_cost(&light, c, Some(1)).is_lt())
     {
         measured.insert(0, light);
     }
+    measured.extend(exact.filter(|exact| measured.iter().all(|c| c.candidate != exact.candidate)));
     measured.extend(fastest.into_iter().chain(cheapest));
     measured
 }
@@ -104,6 +112,22 @@ mod tests {
         let kept: Vec<_> = kept.collect();
         let merges: Vec<_> = kept.iter().map(|candidate| candidate.int("merge")).collect();
         assert_eq!(merges, [Some(1), Some(2), Some(3), Some(4), Some(1), None]);
+    }
+
+    #[test]
+    fn an_exact_candidate_is_in_the_finals() {
+        let mut all: Vec<Contender> =
+            (0..5).map(|us| costing("sweeps", 0.0, f64::from(us))).collect();
+        all.extend([costing("chains", 1.0, 8.0), costing("slices", 1.0, 7.0)]);
+        all.push(costing(VENDOR, 1.0, 90.0));
+        let names = |places, calls| -> Vec<String> {
+            let kept = best_of(all.clone(), places, calls, Clock::Isolated).into_iter();
+            kept.map(|c| c.candidate.family).collect()
+        };
+        assert_eq!(names(2, None), ["sweeps", "sweeps", "slices", VENDOR]);
+        assert_eq!(names(2, Some(10)), ["sweeps", "sweeps", "slices", VENDOR]);
+        assert_eq!(names(6, None).iter().filter(|name| *name == "slices").count(), 1);
+        assert!(!names(6, None).contains(&"chains".to_owned()));
     }
 
     /// Preprocessing in milliseconds, time per call in microseconds.

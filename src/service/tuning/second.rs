@@ -1,7 +1,8 @@
 //! The second of two jobs for both triangles of a matrix, which the first one submits as it ends.
 
 use super::session::{Session, SessionError};
-use crate::domain::{Job, JobId, JobRequest, JobState, Plan, Problem, Search};
+use crate::domain::{Candidate, Job, JobId, JobRequest, JobState, Plan, Problem};
+use crate::service::request::second_search;
 use crate::service::{Lack, ServiceError, Submitted};
 use crate::store::{BlobError, Finish, StoreError};
 use tracing::Instrument;
@@ -20,7 +21,7 @@ impl Session<'_> {
             if self.signals.cancelled.is_cancelled() || self.signals.lost.is_cancelled() {
                 return Err(SessionError::Stopped);
             }
-            self.submit_second(then).await?;
+            self.submit_second(then, &plan.candidate).await?;
         }
         Ok(plan)
     }
@@ -28,14 +29,18 @@ impl Session<'_> {
     /// If the worker is lost before this job has ended, the second is submitted again with the same idempotency key, which
     /// returns the same job. What may pass is waited for, or gives the job back: what was measured stays. A refusal that stays costs the
     /// second plan and not the first.
-    async fn submit_second(&mut self, then: Problem) -> Result<(), SessionError> {
+    async fn submit_second(
+        &mut self,
+        then: Problem,
+        first: &Candidate,
+    ) -> Result<(), SessionError> {
         let job = &self.recorder.job;
         // The two plans are to run on devices of one class, or on the one device that may run this job.
         let device = match &job.only_on {
             Some(key) => key.0.clone(),
             None => self.device.class().0,
         };
-        let search = Search { then: None, ..job.request.search.clone() };
+        let search = second_search(&job.request.search, &then, first, self.device.kind);
         let asked = JobRequest { problem: then, device, search, ..job.request.clone() };
         // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("second part of {}", job.id);

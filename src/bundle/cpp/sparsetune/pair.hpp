@@ -103,7 +103,7 @@ public:
     }
 
     // New values for both: all of the matrix, once, as for Plan. If the second refuses what the first has taken, this throws, and so
-    // does every call until values are given again.
+    // does every call until values are given again. The error of approximate plans is not known with other values, as of Plan.
     void update_values(const double* values, std::size_t count, CUstream stream = nullptr) {
         const std::lock_guard<std::mutex> lock(mutex_);
         require_updatable();

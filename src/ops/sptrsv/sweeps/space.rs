@@ -1,11 +1,12 @@
 //! The space of the `sweeps` family: every scheme counted, and of those whose sweeps suffice the ones worth trying, each with a time.
 
-use super::estimate::least_sweeps;
+use super::estimate::{Spent, VISITS, least_sweeps};
 use super::scheme::{Blocking, FAMILY, INNER, LANES, ROWS, SWEEPS, Scheme};
-use crate::domain::{Candidate, Fixed, Removal, funnel};
+use crate::domain::{Candidate, Fixed, Param, Removal, funnel};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
+use crate::sparse::Triangular;
 use std::collections::HashMap;
 
 /// A launch of several, microseconds.
@@ -49,41 +50,37 @@ fn nothing(rules: Vec<String>, full: u64) -> Share {
     Share { family: FAMILY, scored, full, rules, spared: None, despite }
 }
 
-/// The family's part of the space.
-pub fn share(system: &System, fixed: &Fixed) -> Share {
+/// The family's part of the space. `other` is the system of the other solve of a pair, which is to have the same sweeps.
+pub fn share(system: &System, fixed: &Fixed, other: Option<&Triangular>) -> Share {
     let full = Scheme::every().len() as u64;
     if let Some(why) = lacking(system) {
         return nothing(vec![format!("{FAMILY}: {why}")], full);
     }
-    let mut scored: Vec<(Candidate, f64)> = listed(system, fixed)
-        .into_iter()
-        .map(|scheme| (scheme.candidate(), us(&scheme, system)))
-        .collect();
+    let needs = Needs::of_pair(&system.triangular, other, fixed, VISITS);
+    let listed = listed(system, fixed, &needs);
+    let rules = needs.rules(fixed, &listed);
+    let mut scored: Vec<(Candidate, f64)> =
+        listed.iter().map(|scheme| (scheme.candidate(), us(scheme, system))).collect();
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
-    let rule = match scored.is_empty() {
-        true => format!(
-            "{FAMILY}: no number of sweeps up to {} satisfied the system's equations nearly enough",
-            SWEEPS[SWEEPS.len() - 1]
-        ),
-        false => format!(
-            "{FAMILY}: the least number of sweeps that satisfied the equations nearly enough for a right-hand side at random, and the \
-             next; lanes by the mean length of rows"
-        ),
-    };
-    Share { scored, ..nothing(vec![rule], full) }
+    Share { scored, ..nothing(rules, full) }
 }
 
-/// Schemes of the whole product with the fixed parameter values, drawn at random, each with the rule that would have removed it.
-pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
+/// Schemes of the whole product with the fixed parameter values, drawn at random, each with the rule that would have removed it. Those
+/// of a pair are such as suffice for both solves.
+pub fn whole(system: &System, fixed: &Fixed, other: Option<&Triangular>, draw: &Draw) -> Share {
     if lacking(system).is_some() {
         return nothing(Vec::new(), 0);
     }
-    let asked = |scheme: &Scheme| fixed.is_empty() || fixed.admits(&scheme.candidate());
+    let needs = Needs::of_pair(&system.triangular, other, fixed, VISITS);
+    let asked = |scheme: &Scheme| {
+        (fixed.is_empty() || fixed.admits(&scheme.candidate()))
+            && (other.is_none() || needs.satisfied_by(scheme))
+    };
     let running: Vec<Scheme> = Scheme::every().into_iter().filter(asked).collect();
     let full = running.len() as u64;
     let drawn = draw.numbers(FAMILY, full).take(draw.most);
     let drawn: Vec<Scheme> = drawn.map(|number| running[number as usize]).collect();
-    let listed = listed(system, fixed);
+    let listed = listed(system, fixed, &needs);
     let mut share = nothing(Vec::new(), full);
     for scheme in &drawn {
         if !listed.contains(scheme) {
@@ -94,13 +91,16 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
     share
 }
 
-/// The reduced list. A request that fixes the number of sweeps gets it if it suffices: both triangles of a symmetric preconditioner
-/// need the same.
-fn listed(system: &System, fixed: &Fixed) -> Vec<Scheme> {
-    let named = ["sweeps", "sweeps.sweeps"].iter().any(|&name| fixed.0.contains_key(name));
-    let counts = if named { SWEEPS.len() } else { 2 };
+/// The value that a request fixes for one of the family's parameters.
+fn asked<'a>(fixed: &'a Fixed, parameter: &str) -> Option<&'a Param> {
+    fixed.0.get(&format!("{FAMILY}.{parameter}")).or_else(|| fixed.0.get(parameter))
+}
+
+/// The reduced list. A request that fixes the number of sweeps gets it if it suffices.
+fn listed(system: &System, fixed: &Fixed, needs: &Needs) -> Vec<Scheme> {
+    let counts = if asked(fixed, "sweeps").is_some() { SWEEPS.len() } else { 2 };
     let mut all = Vec::new();
-    for (blocking, least) in least(system) {
+    for &(blocking, least) in &needs.least {
         let enough = SWEEPS.into_iter().filter(|&sweeps| sweeps >= least).take(counts);
         for sweeps in enough {
             for lanes in lanes(system) {
@@ -113,20 +113,116 @@ fn listed(system: &System, fixed: &Fixed) -> Vec<Scheme> {
     all
 }
 
-/// The least number of sweeps for each way of cutting the rows in which some number suffices.
-fn least(system: &System) -> Vec<(Blocking, u32)> {
-    let system = &system.triangular;
-    let alone = least_sweeps(system, Blocking { rows: ROWS[0], inner: 1 });
-    let mut all = Vec::new();
-    for rows in ROWS {
-        for inner in INNER {
-            let blocking = Blocking { rows, inner };
-            // Without inner sweeps, blocks of any size compute the same.
-            let least = if inner == 1 { alone } else { least_sweeps(system, blocking) };
-            all.extend(least.map(|least| (blocking, least)));
+/// How many sweeps a system needs, or both systems of a pair.
+#[derive(Debug, PartialEq)]
+struct Needs {
+    /// For each way of cutting the rows in which some number suffices, the least.
+    least: Vec<(Blocking, u32)>,
+    /// Ways of cutting them that were not tried, since too many entries would have been visited.
+    skipped: usize,
+    paired: bool,
+}
+
+impl Needs {
+    /// With another system, what suffices for both. Unless a request fixes the inner sweeps, a pair has none: blocks of its two solves
+    /// begin at different ends of the matrix, so that they would make no symmetric map of b.
+    fn of_pair(
+        system: &Triangular,
+        other: Option<&Triangular>,
+        fixed: &Fixed,
+        visits: u64,
+    ) -> Self {
+        let most_inner =
+            if other.is_some() && asked(fixed, "inner").is_none() { 1 } else { u32::MAX };
+        let mut needs = Self::of(system, most_inner, visits);
+        if let Some(other) = other {
+            needs.paired = true;
+            let second = Self::of(other, most_inner, visits);
+            let both = |&(blocking, first): &(Blocking, u32)| {
+                let second = second.least.iter().find(|(of, _)| *of == blocking)?;
+                Some((blocking, first.max(second.1)))
+            };
+            needs.least = needs.least.iter().filter_map(both).collect();
+            needs.skipped = needs.skipped.max(second.skipped);
         }
+        needs
     }
-    all
+
+    /// Tries blocks with fewer inner sweeps first, and smaller ones: what costs the least, since these are the only entries that are
+    /// visited again.
+    fn of(system: &Triangular, most_inner: u32, mut visits: u64) -> Self {
+        let mut needs = Self { least: Vec::new(), skipped: 0, paired: false };
+        // Without inner sweeps, blocks of any size compute the same.
+        let mut alone = None;
+        for inner in INNER.into_iter().filter(|&inner| inner <= most_inner) {
+            for rows in ROWS {
+                let blocking = Blocking { rows, inner };
+                let found = match alone {
+                    Some(known) if inner == 1 => known,
+                    _ if visits == 0 => Err(Spent),
+                    _ => least_sweeps(system, blocking, &mut visits),
+                };
+                if inner == 1 {
+                    alone = Some(found);
+                }
+                match found {
+                    Ok(least) => needs.least.extend(least.map(|least| (blocking, least))),
+                    Err(Spent) => needs.skipped += 1,
+                }
+            }
+        }
+        needs
+    }
+
+    fn satisfied_by(&self, scheme: &Scheme) -> bool {
+        let enough =
+            |&(of, least): &(Blocking, u32)| of == scheme.blocking && scheme.sweeps >= least;
+        self.least.iter().any(enough)
+    }
+
+    /// What reduced the list, as sentences.
+    fn rules(&self, fixed: &Fixed, listed: &[Scheme]) -> Vec<String> {
+        let whose = if self.paired { "both systems' equations" } else { "the system's equations" };
+        let most = SWEEPS[SWEEPS.len() - 1];
+        let mut rules = vec![match self.least.is_empty() {
+            true => {
+                format!(
+                    "{FAMILY}: no number of sweeps up to {most} satisfied {whose} nearly enough"
+                )
+            }
+            false => format!(
+                "{FAMILY}: the least number of sweeps that satisfied {whose} nearly enough for a right-hand side at random, and the \
+                 next; lanes by the mean length of rows"
+            ),
+        }];
+        if self.paired {
+            rules.push(format!("{FAMILY}: what both solves of a pair can have in common"));
+        }
+        if self.skipped > 0 {
+            rules.push(format!(
+                "{FAMILY}: {} ways to cut the rows into blocks were not tried, since more than {VISITS} entries would be visited",
+                self.skipped
+            ));
+        }
+        // With the other values that are fixed.
+        let suit = |blocking: &Blocking, sweeps: u32| {
+            let scheme = |lanes| Scheme { sweeps, blocking: *blocking, lanes };
+            LANES.iter().any(|&lanes| fixed.admits(&scheme(lanes).candidate()))
+        };
+        if let Some(Param::Int(few)) = asked(fixed, "sweeps")
+            && let Ok(few) = u32::try_from(*few)
+            && !listed.iter().any(|scheme| fixed.admits(&scheme.candidate()))
+            && let Some(least) =
+                self.least.iter().filter(|it| suit(&it.0, few)).map(|it| it.1).min()
+            && few < least
+        {
+            let least = SWEEPS.into_iter().find(|&sweeps| sweeps >= least).unwrap_or(most);
+            rules.push(format!(
+                "{FAMILY}: the request fixes sweeps={few}, but {whose} need sweeps={least} at least"
+            ));
+        }
+        rules
+    }
 }
 
 /// As many lanes as half of a row's entries, and half as many and twice as many.
@@ -158,4 +254,51 @@ fn us(scheme: &Scheme, system: &System) -> f64 {
     let chain = 0.25 * (nnz / rows.max(1.0) / f64::from(scheme.lanes)).max(1.0).ln_1p();
     let inner = f64::from(scheme.blocking.inner - 1) * INNER_US * waves;
     f64::from(scheme.sweeps) * (LAUNCH_US + from_memory.max(through_l2) + chain * waves + inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Sptrsv;
+    use crate::sparse::generate::Spec;
+
+    fn system(spec: &str) -> Triangular {
+        let matrix = Spec::parse(spec).unwrap().generate().unwrap();
+        Triangular::of(&matrix, &Sptrsv::PLAIN).unwrap()
+    }
+
+    /// The plain sweeps are counted first, and the others as long as there is something left.
+    #[test]
+    fn what_is_not_tried_is_told() {
+        let system = system("ilu0_poisson2d:nx=40,ny=40,seed=1");
+        let all = Needs::of(&system, u32::MAX, VISITS);
+        assert_eq!((all.least.len(), all.skipped), (9, 0));
+        let none = Needs::of(&system, u32::MAX, 100);
+        assert_eq!((none.least.len(), none.skipped), (0, 9));
+        let each = 2 * system.nnz() as u64 + system.rows() as u64;
+        let plain = each * u64::from(all.least[0].1);
+        let some = Needs::of(&system, u32::MAX, plain + each);
+        assert_eq!((some.least.as_slice(), some.skipped), (&all.least[..3], 6));
+        assert!(some.least.iter().all(|(blocking, _)| blocking.inner == 1));
+        let told = some.rules(&Fixed::default(), &[]).join("; ");
+        assert!(told.contains("6 ways to cut the rows into blocks were not tried"), "{told}");
+        assert!(!all.rules(&Fixed::default(), &[]).join("; ").contains("not tried"));
+    }
+
+    #[test]
+    fn a_pair_has_what_suffices_for_both() {
+        let [near, far] = ["ilu0_poisson2d:nx=40,ny=40,seed=1", "poisson2d:nx=40,ny=40,seed=1"];
+        let (near, far) = (system(near), system(far));
+        let least = |needs: Needs| needs.least.iter().map(|it| it.1).collect::<Vec<_>>();
+        let of = |system| Needs::of(system, 1, VISITS);
+        let [of_near, of_far] = [of(&near), of(&far)].map(least);
+        let none = Fixed::default();
+        let pair = Needs::of_pair(&near, Some(&far), &none, VISITS);
+        assert!(pair.least.iter().all(|(blocking, _)| blocking.inner == 1));
+        let both: Vec<u32> = of_near.iter().zip(&of_far).map(|(a, b)| *a.max(b)).collect();
+        assert_eq!(least(pair), both);
+        let fixed = Fixed([("sweeps.inner".to_owned(), Param::Int(2))].into());
+        let pair = Needs::of_pair(&near, Some(&far), &fixed, VISITS);
+        assert!(pair.least.iter().any(|(blocking, _)| blocking.inner == 2));
+    }
 }
