@@ -5,9 +5,10 @@
 
 Each system gets an incomplete LU factorisation with its own pattern, ILU(0), which is incomplete Cholesky where the system is symmetric.
 Both solves with the factors are tuned twice by the Python package, exactly and with `approximate`, and a solver runs with each:
-conjugate gradients for symmetric systems, in their flexible form, and GMRES (30) for others. For conjugate gradients both solves are then
-tuned among equal numbers of sweeps, since with different ones they need several times as many iterations. MATRIX is a Matrix Market
-file; without one there are Poisson's equation on a square and on a cube, the mesh of data/, and a current that makes both grids unsymmetric.
+conjugate gradients for symmetric systems, in their flexible form and (`plain_iterations`) in the usual one, and GMRES (30) for others.
+For conjugate gradients both solves have to be alike: the same sweeps of whole systems, or exact. Where they are not, or have no plan, the
+columns of the run are empty. MATRIX is a Matrix Market file; without one there are Poisson's equation on a square and on a cube, the mesh of
+data/, and a current that makes both grids unsymmetric.
 
 Times of a solver are of its second run, `call_us` is the plans' time of a call of both solves, and `left_of_b` is measured for a
 right-hand side at random: the largest element of L U x - b beside the largest of b. Where approximate plans have exact kernels, as on a
@@ -34,9 +35,7 @@ import sparsetune
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 2000
 RESTART = 30
-# Numbers of sweeps that the family has.
-SWEEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-MEASURED = "iterations solver_s call_us left_of_b lower upper".split()
+MEASURED = "iterations plain_iterations solver_s call_us left_of_b lower upper".split()
 COLUMNS = ["system", "rows", "nnz", "symmetric", "levels", "solver", "device"]
 
 
@@ -79,14 +78,14 @@ def systems(grid):
     yield f"current cube {side}", lambda: cube(side, 0.4)
 
 
-def conjugate_gradients(xp, A, b, M, tolerance):
-    """In their flexible form (Golub and Ye, SIAM J. Sci. Comput. 1999), which hardly suffers from a map that is not quite symmetric."""
+def conjugate_gradients(xp, A, b, M, tolerance, flexible=True):
+    """Flexible is their form by Golub and Ye (SIAM J. Sci. Comput. 1999), which suffers less from a map that is not quite symmetric."""
     x, r, p = xp.zeros_like(b), b.copy(), None
     wanted = tolerance * norm(b)
     for step in range(1, MOST + 1):
         z = M(r)
         # z . before is 0 if M is symmetric.
-        p = z.copy() if p is None else z + float(z @ (r - before)) / zr * p
+        p = z.copy() if p is None else z + float(z @ (r - before if flexible else r)) / zr * p
         zr, before = float(z @ r), r.copy()
         Ap = A @ p
         length = zr / float(p @ Ap)
@@ -135,14 +134,17 @@ def norm(x):
 def measured(xp, parts, F, A, b, solver, approximate, arguments):
     """Tunes both solves with the factors in F, and runs the solver with them."""
     search = {"seconds": arguments.seconds} if arguments.seconds else {}
-    tuned = lambda search: tuned_anew(F, approximate, search)
-    factors = tuned(search)
-    if solver is conjugate_gradients and (alike := made_alike(factors)):
-        # What both solves make of b is to be symmetric.
-        try:
-            factors = tuned({**search, "families": ["sweeps"], "fixed": alike})
-        except sparsetune.Error as error:
-            print(f"with different solves, since equal ones have no plan: {error}", file=sys.stderr)
+    nothing = [""] * len(MEASURED)
+    try:
+        factors = tuned_anew(F, approximate, search)
+    except sparsetune.Error as error:
+        print(f"no plan: {error}", file=sys.stderr)
+        return nothing
+    parts_of_plan = [part["candidate"] for part in factors.plan.manifest["parts"]]
+    if solver is conjugate_gradients and not alike(*parts_of_plan):
+        # What they make of b would not be symmetric.
+        print(f"not run, since both solves differ: {parts_of_plan}", file=sys.stderr)
+        return nothing
     M = lambda r: factors(xp.ascontiguousarray(r))
     done = (lambda: None) if xp is numpy else xp.cuda.get_current_stream().synchronize
     for _ in range(2):
@@ -154,29 +156,38 @@ def measured(xp, parts, F, A, b, solver, approximate, arguments):
     tried = xp.asarray(numpy.random.default_rng(2).uniform(-1, 1, b.size))
     L, U = parts
     left = float(abs(L @ (U @ M(tried)) - tried).max() / abs(tried).max())
-    kernels = [candidate_text(part["candidate"]) for part in factors.plan.manifest["parts"]]
+    plain = None
+    if solver is conjugate_gradients:
+        plain = solver(xp, A, b, M, arguments.tolerance, flexible=False)[1]
+    kernels = [candidate_text(candidate) for candidate in parts_of_plan]
     us = factors.promise.median_us
     # A solver that has not converged has no number of iterations.
-    return ["" if steps is None else steps, f"{took:.4g}", "" if us is None else f"{us:.4g}", f"{left:.3g}", *kernels]
+    counts = ["" if steps is None else steps, "" if plain is None else plain]
+    return [*counts, f"{took:.4g}", "" if us is None else f"{us:.4g}", f"{left:.3g}", *kernels]
 
 
 def tuned_anew(F, approximate, search):
     """A plan that is kept on disk would be taken, whatever is asked of the search."""
+    before = os.environ.get("SPARSETUNE_CACHE")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SPARSETUNE_CACHE"] = folder
-        return sparsetune.ilu(F, approximate=approximate, wait=True, search=search or None)
+        try:
+            return sparsetune.ilu(F, approximate=approximate, wait=True, search=search or None)
+        finally:
+            if before is None:
+                del os.environ["SPARSETUNE_CACHE"]
+            else:
+                os.environ["SPARSETUNE_CACHE"] = before
 
 
-def made_alike(factors):
-    """The sweeps that both solves are to have, if they have different ones."""
-    parts = [part["candidate"] for part in factors.plan.manifest["parts"]]
-    swept = [part["params"] for part in parts if part["family"] == "sweeps"]
-    counts = [(params["sweeps"], params["inner"]) for params in swept]
-    if not swept or (len(swept) == 2 and counts[0] == counts[1] and counts[0][1] == 1):
-        return None
-    # Blocks of the two triangles begin at different ends, so that those of one are not the other's: sweeps are of whole systems.
-    most = max(sweeps * inner for sweeps, inner in counts)
-    return {"sweeps": next((count for count in SWEEPS if count >= most), SWEEPS[-1]), "inner": 1}
+def alike(first, second):
+    """Whether two solves make a symmetric map of b, if their factors do. Blocks of the two triangles begin at different ends, so that
+    those of one are not the other's: sweeps are to be of whole systems."""
+    swept = [candidate["family"] == "sweeps" for candidate in (first, second)]
+    if not any(swept):
+        return True
+    counts = [(candidate["params"].get("sweeps"), candidate["params"].get("inner")) for candidate in (first, second)]
+    return all(swept) and counts[0] == counts[1] and counts[0][1] == 1
 
 
 def candidate_text(candidate):

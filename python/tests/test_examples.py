@@ -6,6 +6,7 @@ import csv
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,9 +68,37 @@ def test_iterations_with_approximate_solves() -> None:
         assert int(row["rows"]) == 81 and int(row["levels"]) == 17
         # On a processor both plans are exact.
         assert row["exact_iterations"] == row["approximate_iterations"] != ""
+        # The usual form of conjugate gradients beside the flexible one.
+        plain = row["approximate_plain_iterations"]
+        assert plain == (row["approximate_iterations"] if row["symmetric"] == "yes" else "")
         left = [float(row[f"{how}_left_of_b"]) for how in ("exact", "approximate")]
         assert max(left) < 1e-12
         assert "sweeps" not in row["approximate_lower"] + row["approximate_upper"]
+
+
+def test_solves_of_a_pair_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "scripts" / "iterations.py"
+    spec = importlib.util.spec_from_file_location("iterations", path)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    def swept(sweeps: int, inner: int = 1) -> dict[str, Any]:
+        return {"family": "sweeps", "params": {"sweeps": sweeps, "inner": inner}}
+
+    exact = {"family": "slices", "params": {}}
+    assert script.alike(exact, {"family": "chains"}) and script.alike(swept(6), swept(6))
+    assert not script.alike(swept(6), swept(5)) and not script.alike(swept(6), exact)
+    assert not script.alike(swept(6, 2), swept(6, 2))
+    # What the environment had is there again, whatever came of it.
+    for before in ("kept", None):
+        if before is None:
+            monkeypatch.delenv("SPARSETUNE_CACHE", raising=False)
+        else:
+            monkeypatch.setenv("SPARSETUNE_CACHE", before)
+        with pytest.raises(Exception):
+            script.tuned_anew("no matrix", True, {})
+        assert os.environ.get("SPARSETUNE_CACHE") == before
 
 
 def test_pruned_layer() -> None:
