@@ -22,12 +22,12 @@ struct ExpandedTcConfig : Settings {
     using T = typename Settings::Value;
     static constexpr int kTerms = Settings::kTerms, kColumns = Settings::kColumns, kSplit = Settings::kSplit;
     static constexpr bool kHalf = sizeof(T) == 2;
-    static constexpr int kRows = 128;                                    // of a panel
-    static constexpr int kDepth = 128 / static_cast<int>(sizeof(T));     // columns of A per tile: lines of 128 bytes
-    static constexpr int kParts = kTerms == 3 ? 2 : 1;                   // parts that an element of A is kept in
-    static constexpr int kPartBytes = kRows * 128;                       // of a tile of A
+    static constexpr int kRows = 128;                                 // of a panel
+    static constexpr int kDepth = 128 / static_cast<int>(sizeof(T));  // columns of A per tile: lines of 128 bytes
+    static constexpr int kParts = kTerms == 3 ? 2 : 1;                // parts that an element of A is kept in
+    static constexpr int kPartBytes = kRows * 128;                    // of a tile of A
     static constexpr int kABytes = kPartBytes * kParts;
-    static constexpr int kPitch = kColumns + 8;                          // words between rows of B in f32
+    static constexpr int kPitch = kColumns + 8;  // words between rows of B in f32
     static constexpr int kBBytes = kHalf ? kDepth * kColumns * 2 : kDepth * kPitch * 4;
     // Warpgroups that expand tiles: tile i is of the i-th by turns. One alone takes twice as long as the products of f32.
     static constexpr u32 kExpanders = 2;
@@ -137,7 +137,8 @@ struct ExpandedMemory {
 
     __device__ __forceinline__ void start() const {
         for (u32 s = 0; s < ring.tiles; ++s) barrier_start(tile_ready(s), 128 + 4), barrier_start(tile_free(s), 8);
-        for (u32 s = 0; s < Config::kExpanders * ring.entries; ++s) barrier_start(entries_ready(s), 1), barrier_start(entries_free(s), 4);
+        for (u32 s = 0; s < Config::kExpanders * ring.entries; ++s)
+            barrier_start(entries_ready(s), 1), barrier_start(entries_free(s), 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
 };
@@ -158,9 +159,15 @@ struct ExpandedFetcher {
         return __ldg(tiles.entry_ptr + first + (tile < count ? tile : count));
     }
 
-    __device__ __forceinline__ ExpandedFetcher(const ExpandedTiles& tiles, const ExpandedMemory<Config>& memory, u32 first,
-                                               u32 count, u32 slots)
-        : tiles(tiles), memory(memory), first(first), count(count), slots(slots), now(offsets(0)), later(offsets(kAtOnce)) {}
+    __device__ __forceinline__ ExpandedFetcher(const ExpandedTiles& tiles, const ExpandedMemory<Config>& memory,
+                                               u32 first, u32 count, u32 slots)
+        : tiles(tiles),
+          memory(memory),
+          first(first),
+          count(count),
+          slots(slots),
+          now(offsets(0)),
+          later(offsets(kAtOnce)) {}
 
     // For the group's tiles in turn.
     __device__ __forceinline__ void fetch(u32 tile, bool again) {
@@ -173,8 +180,8 @@ struct ExpandedFetcher {
             const u32 at = memory.entries + slot * memory.ring.entry_bytes;
             const u32 places = (kRecord + groups) * 16, values = groups * 8 * sizeof(typename Config::T);
             barrier_arrive_and_expect(ready, places + values);
-            copy_bulk(at, tiles.places + 8 * (static_cast<u64>(from) + static_cast<u64>(kRecord) * (first + tile)), places,
-                      ready);
+            copy_bulk(at, tiles.places + 8 * (static_cast<u64>(from) + static_cast<u64>(kRecord) * (first + tile)),
+                      places, ready);
             copy_bulk(at + memory.ring.places_bytes,
                       static_cast<const typename Config::T*>(tiles.values) + 8 * static_cast<u64>(from), values, ready);
         }
@@ -185,12 +192,13 @@ struct ExpandedFetcher {
 
 // The first warpgroups: fetch rows of B and expand tiles of A, each warp a quarter of the rows.
 template <typename Config>
-__device__ __forceinline__ void expand(const ExpandedTiles& tiles, const ExpandedMemory<Config>& memory, u32 first, u32 count,
-                                       const typename Config::T* __restrict__ b, u32 n, u32 column, u32 group) {
+__device__ __forceinline__ void expand(const ExpandedTiles& tiles, const ExpandedMemory<Config>& memory, u32 first,
+                                       u32 count, const typename Config::T* __restrict__ b, u32 n, u32 column,
+                                       u32 group) {
     using T = typename Config::T;
     constexpr int kDepth = Config::kDepth, kColumns = Config::kColumns, kVec = 16 / static_cast<int>(sizeof(T));
-    constexpr int kChunks = kColumns / kVec;        // of 16 bytes in a row of B
-    constexpr int kRowsAtOnce = 128 / kChunks;      // rows of B that all four warps fetch at once
+    constexpr int kChunks = kColumns / kVec;    // of 16 bytes in a row of B
+    constexpr int kRowsAtOnce = 128 / kChunks;  // rows of B that all four warps fetch at once
     const u32 thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
     const ExpandedRing& ring = memory.ring;
     const u32 slots = group * ring.entries, ahead = Config::kExpanders * ring.entries;
@@ -210,7 +218,8 @@ __device__ __forceinline__ void expand(const ExpandedTiles& tiles, const Expande
         barrier_wait(memory.entries_ready(slots + entries.slot), entries.round);
         u32 of[kDepth / kRowsAtOnce];
 #pragma unroll
-        for (int k = 0; k < kDepth / kRowsAtOnce; ++k) of[k] = load_shared_word(record + 16 + (k * kRowsAtOnce + row) * 4);
+        for (int k = 0; k < kDepth / kRowsAtOnce; ++k)
+            of[k] = load_shared_word(record + 16 + (k * kRowsAtOnce + row) * 4);
 #pragma unroll
         for (int k = 0; k < kDepth / kRowsAtOnce; ++k) {
             const u32 line = k * kRowsAtOnce + row;
@@ -227,14 +236,15 @@ __device__ __forceinline__ void expand(const ExpandedTiles& tiles, const Expande
             for (int j = 0; j < 8; ++j) clear_shared(own + part * Config::kPartBytes + j * 512 + lane * 16);
         }
         __syncwarp();
-        const u32 begin = warp == 0 ? 0 : load_shared_half(record + (warp - 1) * 2), end = load_shared_half(record + warp * 2);
+        const u32 begin = warp == 0 ? 0 : load_shared_half(record + (warp - 1) * 2),
+                  end = load_shared_half(record + warp * 2);
         const u32 places = record + 16 + kDepth * 4, values = record + ring.places_bytes;
         for (u32 eight = begin + lane; eight < end; eight += 32) {
             u32 where[4], value[sizeof(T) * 2];
             load_shared(where, places + eight * 16);
 #pragma unroll
             for (int i = 0; i < static_cast<int>(sizeof(T)) * 2; i += 4) {
-                load_shared(reinterpret_cast<u32 (&)[4]>(value[i]), values + eight * 8 * sizeof(T) + i * 4);
+                load_shared(reinterpret_cast<u32(&)[4]>(value[i]), values + eight * 8 * sizeof(T) + i * 4);
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
@@ -258,7 +268,8 @@ __device__ __forceinline__ void expand(const ExpandedTiles& tiles, const Expande
         }
         tile.advance(ring.tiles, Config::kExpanders), entries.advance(ring.entries);
         // Into the slot of the group's tile before this one: by now the other warps have read that too.
-        if (warp == 0 && i >= Config::kExpanders && i - Config::kExpanders + ahead < count) fetcher.fetch(i - Config::kExpanders + ahead, true);
+        if (warp == 0 && i >= Config::kExpanders && i - Config::kExpanders + ahead < count)
+            fetcher.fetch(i - Config::kExpanders + ahead, true);
     }
 }
 
@@ -299,7 +310,8 @@ __device__ __forceinline__ void multiply_float(const ExpandedMemory<Config>& mem
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
             const int k = i / 4, q = i % 4;
-            raw[i] = load_shared_word(at + slot * Config::kBBytes + ((k * 8 + (q >> 1) * 4) * Config::kPitch + (q & 1) * 8) * 4);
+            raw[i] = load_shared_word(at + slot * Config::kBBytes +
+                                      ((k * 8 + (q >> 1) * 4) * Config::kPitch + (q & 1) * 8) * 4);
         }
     };
     // Of one term the next tile of B comes into registers while the tensor cores work; of three these have no room for it.
@@ -377,9 +389,7 @@ struct ExpandedStore {
     const Scale<Result, Config::kAccumulate>& scale;
     u32 n, panel, column, group;
 
-    __device__ __forceinline__ Result* at(u32 row, u32 column) const {
-        return c + static_cast<u64>(row) * n + column;
-    }
+    __device__ __forceinline__ Result* at(u32 row, u32 column) const { return c + static_cast<u64>(row) * n + column; }
 
     __device__ __forceinline__ void operator()(u32 four, const float (&sum)[4]) const {
         const u32 lane = threadIdx.x % 32;
@@ -410,8 +420,9 @@ struct ExpandedStore {
 };
 
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void expanded_tc(const ExpandedTiles& tiles, const T* __restrict__ b, Result* __restrict__ c, u32 n,
-                                            const ExpandedRing& ring, const Scale<Result, Config::kAccumulate>& scale) {
+__device__ __forceinline__ void expanded_tc(const ExpandedTiles& tiles, const T* __restrict__ b, Result* __restrict__ c,
+                                            u32 n, const ExpandedRing& ring,
+                                            const Scale<Result, Config::kAccumulate>& scale) {
     extern __shared__ __align__(1024) unsigned char expanded_memory[];
     const ExpandedMemory<Config> memory(expanded_memory, ring);
     constexpr u32 kSplit = Config::kSplit, kSums = Config::kSums;

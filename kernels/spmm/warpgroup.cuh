@@ -60,7 +60,9 @@ __device__ __forceinline__ void arrive_with_copies(u32 barrier) {
 
 // Lets the tensor cores see what was written to shared memory by this thread, or by others that it has waited for. Threads with
 // copies under way would wait for these here.
-__device__ __forceinline__ void publish_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void publish_to_tensor_cores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
