@@ -61,52 +61,6 @@ struct ExpandedRing {
     u32 entry_bytes;
 };
 
-__device__ __forceinline__ void store_shared(u32 at, u16 value) {
-    asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(value) : "memory");
-}
-__device__ __forceinline__ void store_shared(u32 at, u32 value) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
-__device__ __forceinline__ void clear_shared(u32 at) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
-}
-__device__ __forceinline__ u16 load_shared_half(u32 at) {
-    u16 value;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(at) : "memory");
-    return value;
-}
-__device__ __forceinline__ void load_shared(u32 (&four)[4], u32 at) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(four[0]), "=r"(four[1]), "=r"(four[2]), "=r"(four[3])
-                 : "r"(at)
-                 : "memory");
-}
-__device__ __forceinline__ u32 load_shared_word(u32 at) {
-    u32 value;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
-    return value;
-}
-
-// All blocks of the cluster meet, and see what the others wrote to shared memory before.
-__device__ __forceinline__ void meet_in_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// A float in the shared memory of the cluster's block of that rank, at an address of this block's.
-__device__ __forceinline__ float load_of_peer(u32 at, u32 rank) {
-    float value;
-    asm volatile(
-        "{\n"
-        ".reg .u32 there;\n"
-        "mapa.shared::cluster.u32 there, %1, %2;\n"
-        "ld.shared::cluster.f32 %0, [there];\n"
-        "}"
-        : "=f"(value)
-        : "r"(at), "r"(rank)
-        : "memory");
-    return value;
-}
-
 // A place in a ring that is walked round and round: the slot, and the parity of the round.
 struct RingPlace {
     u32 slot, round;
