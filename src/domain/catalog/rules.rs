@@ -200,20 +200,6 @@ pub const RULES: &[Rule] = &[
         source: OWN,
     },
     Rule {
-        name: "capability",
-        title: "Compute capability",
-        words: words(
-            "Some kernels consist of instructions that only devices of one compute capability have.",
-            "the device has the kernel's instructions",
-            "",
-        ),
-        on_host: None,
-        side: Side::AtMost,
-        limit: "what the device has",
-        force: Force::Hard,
-        source: OWN,
-    },
-    Rule {
         name: "whole_warps",
         title: "Whole warps",
         words: words(
@@ -226,6 +212,20 @@ pub const RULES: &[Rule] = &[
         limit: "0",
         force: Force::Hard,
         source: "LO-SpMM, section 3.3",
+    },
+    Rule {
+        name: "capability",
+        title: "Compute capability",
+        words: words(
+            "Some kernels consist of instructions that only devices of one compute capability have.",
+            "the device has the kernel's instructions",
+            "",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "what the device has",
+        force: Force::Hard,
+        source: OWN,
     },
     Rule {
         name: "row_order",

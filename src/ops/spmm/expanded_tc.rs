@@ -427,9 +427,8 @@ mod tests {
         let dense = Inspection::of(&matrix("uniform:rows=500,cols=700,nnz=35000,seed=1"));
         let sparse = Inspection::of(&matrix("uniform:rows=5000,cols=70000,nnz=35000,seed=1"));
         assert!(kernel.applies(&dense, &device("9.0")) && !kernel.applies(&sparse, &device("9.0")));
-        assert!(
-            !kernel.applies(&dense, &device("8.0")) && !kernel.applies(&dense, &device("10.0"))
-        );
+        let runs = ["8.0", "9.0", "10.0"].map(|capability| kernel.runs_on(&device(capability)));
+        assert_eq!(runs, [false, true, false]);
     }
 
     #[test]
