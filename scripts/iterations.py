@@ -145,7 +145,8 @@ def measured(xp, parts, F, A, b, solver, approximate, arguments):
         # What they make of b would not be symmetric.
         print(f"not run, since both solves differ: {parts_of_plan}", file=sys.stderr)
         return nothing
-    M = lambda r: factors(xp.ascontiguousarray(r))
+    # A part of a larger array need not begin where plans can read: a copy does.
+    M = lambda r: factors(r.copy())
     done = (lambda: None) if xp is numpy else xp.cuda.get_current_stream().synchronize
     for _ in range(2):
         done()
