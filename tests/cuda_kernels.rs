@@ -5,13 +5,15 @@
 //! `SPARSETUNE_KERNELS_ONLY=text` only candidates whose text contains it (`row_split`, `m1=8`), `SPARSETUNE_KERNELS_N=33` only products
 //! of that many columns: under a sanitizer little is much.
 
+#[path = "fixture/engine.rs"]
+mod engine;
 #[path = "fixture/product.rs"]
 mod product;
 
 use product::operands;
 use sparsetune::domain::recipe::{Program, Recipe};
 use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Output, Problem, Spmm};
-use sparsetune::engine::cuda::{CudaEngine, Options};
+use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Engine, Expected};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
@@ -162,24 +164,12 @@ impl Tried {
 
 #[test]
 fn every_family_agrees_with_the_oracle() {
-    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
-        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
-        println!("skipped: no CUDA device here");
-        return;
-    }
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let Some(mut engine) = engine::engine(cache.path()) else { return };
     let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let every = setting("SPARSETUNE_KERNELS_EVERY").and_then(|k| k.parse().ok()).unwrap_or(7);
     let only = setting("SPARSETUNE_KERNELS_ONLY");
     let columns: Option<u32> = setting("SPARSETUNE_KERNELS_N").and_then(|n| n.parse().ok());
-    let cache = tempfile::tempdir().expect("a temporary folder");
-    let options = Options {
-        ordinal: 0,
-        cache: cache.path().to_path_buf(),
-        libraries: Vec::new(),
-        reference_bytes: None,
-        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
-    };
-    let mut engine = CudaEngine::open(options).expect("the device opens");
     let mut tried = Tried { every: every.max(1), only, ..Tried::default() };
     let mut turn = 0;
     for (name, matrix) in matrices() {
@@ -212,20 +202,8 @@ fn every_family_agrees_with_the_oracle() {
 /// short pieces: a twentieth of what long rows are allowed is far more than rounding takes.
 #[test]
 fn long_sums_of_positive_terms_do_not_drift() {
-    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
-        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
-        println!("skipped: no CUDA device here");
-        return;
-    }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let mut engine = CudaEngine::open(Options {
-        ordinal: 0,
-        cache: cache.path().to_path_buf(),
-        libraries: Vec::new(),
-        reference_bytes: None,
-        compile_threads: 4,
-    })
-    .expect("the device opens");
+    let Some(mut engine) = engine::engine(cache.path()) else { return };
     let spec = "uniform:rows=150,cols=20000,nnz=600000,seed=1";
     let matrix = Spec::parse(spec).expect(spec).generate().expect(spec);
     let values = matrix.values().iter().map(|value| value.abs()).collect();

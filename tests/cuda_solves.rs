@@ -4,35 +4,23 @@
 //! device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th scheme of each space (default 97), beside one of each way to take,
 //! wait and launch; `SPARSETUNE_KERNELS_ON=ragged` uses only matrices of that name, for a sanitizer.
 
+#[path = "fixture/engine.rs"]
+mod engine;
+#[path = "fixture/system.rs"]
+mod system;
+
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::{Candidate, Dtype, L2Policy, Problem, Sptrsv};
-use sparsetune::engine::cuda::{CudaEngine, Options};
-use sparsetune::engine::{Check, Dense, Engine, Expected, Operands, Solve};
+use sparsetune::domain::{Candidate, Dtype, Problem, Sptrsv};
+use sparsetune::engine::cuda::CudaEngine;
+use sparsetune::engine::{Check, Engine};
 use sparsetune::ops::{self, Lowerer, TunableProblem};
+use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::tolerance::solution_tolerance;
-use sparsetune::sparse::{Csr, Triangular, operand};
 use std::sync::Arc;
 
-/// Entries of a row by a rule, with a diagonal that outweighs them.
-fn matrix(rows: usize, columns: impl Fn(usize) -> Vec<usize>) -> Csr {
-    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
-    for row in 0..rows {
-        let mut columns = columns(row);
-        columns.push(row);
-        columns.sort_unstable();
-        columns.dedup();
-        let share = 1.0 / columns.len() as f64;
-        for col in columns {
-            indices.push(col as u32);
-            values.push(if col == row { 1.25 } else { share * ((col % 7) as f64 / 3.5 - 0.9) });
-        }
-        indptr.push(indices.len());
-    }
-    Csr::new(rows, rows, indptr, indices, values).expect("canonical")
-}
-
 fn matrices() -> Vec<(&'static str, Csr)> {
+    let matrix = |rows, columns: fn(usize) -> Vec<usize>| system::matrix(rows, 1.0, columns);
     let generated = |spec: &str| Spec::parse(spec).expect(spec).generate().expect(spec);
     vec![
         ("no row", matrix(0, |_| vec![])),
@@ -67,23 +55,6 @@ fn problems() -> Vec<Sptrsv> {
         Sptrsv { rhs: 16, dtype: Dtype::F32, ..plain },
         Sptrsv { rhs: 33, ..plain },
     ]
-}
-
-fn operands(matrix: &Arc<Csr>, problem: &Sptrsv) -> Operands {
-    let len = matrix.rows() * problem.rhs as usize;
-    let side = |seed| match problem.dtype {
-        Dtype::F64 => Dense::from(operand::random_double(len, seed)),
-        Dtype::F32 | Dtype::F16 | Dtype::Bf16 => Dense::from(operand::random(len, seed)),
-    };
-    let system = Arc::new(Triangular::of(matrix, problem).expect("a system"));
-    Operands {
-        matrix: matrix.clone(),
-        problem: Problem::Sptrsv(*problem),
-        l2_policy: L2Policy::Warm,
-        b: side(1),
-        c0: None,
-        expected: Expected::Solution(Arc::new(Solve { system, second: side(2) })),
-    }
 }
 
 struct Tried {
@@ -136,22 +107,10 @@ impl Tried {
 
 #[test]
 fn every_scheme_solves_and_repeats_itself() {
-    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
-        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
-        println!("skipped: no CUDA device here");
-        return;
-    }
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let Some(mut engine) = engine::engine(cache.path()) else { return };
     let every: usize =
         std::env::var("SPARSETUNE_KERNELS_EVERY").ok().and_then(|k| k.parse().ok()).unwrap_or(97);
-    let cache = tempfile::tempdir().expect("a temporary folder");
-    let options = Options {
-        ordinal: 0,
-        cache: cache.path().to_path_buf(),
-        libraries: Vec::new(),
-        reference_bytes: None,
-        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
-    };
-    let mut engine = CudaEngine::open(options).expect("the device opens");
     let device = engine.device().clone();
     let mut tried = Tried { schemes: 0, faults: Vec::new() };
     let mut offset = 0;
@@ -159,7 +118,7 @@ fn every_scheme_solves_and_repeats_itself() {
     for (label, matrix) in matrices().into_iter().filter(|(label, _)| label.contains(&only)) {
         let matrix = Arc::new(matrix);
         for problem in problems() {
-            engine.load(operands(&matrix, &problem)).expect("loads");
+            engine.load(system::operands(&matrix, &problem)).expect("loads");
             let whole = Problem::Sptrsv(problem);
             let space = ops::space(&matrix, &whole, &device).expect("a space");
             let mut lowerer = problem.lowerer(matrix.clone(), &device).expect("sptrsv");

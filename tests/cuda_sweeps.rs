@@ -1,35 +1,22 @@
 //! The family `sweeps` on a real device against the same sweeps on the host: what is approximate has to be so in the way that is
 //! described. Skips with a message where there is no device.
 
+#[path = "fixture/engine.rs"]
+mod engine;
+#[path = "fixture/system.rs"]
+mod system;
+
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::{Dtype, L2Policy, Problem, Sptrsv};
-use sparsetune::engine::cuda::{CudaEngine, Options};
-use sparsetune::engine::{Dense, Engine, Expected, Operands, Solve};
+use sparsetune::domain::{Dtype, Sptrsv};
+use sparsetune::engine::{Dense, Engine, Expected};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::sptrsv::sweeps::estimate::approximation;
 use sparsetune::ops::sptrsv::sweeps::scheme::Scheme;
-use sparsetune::sparse::{Csr, Triangular, operand};
+use sparsetune::sparse::{Csr, Triangular};
 use std::sync::Arc;
 
-/// Entries of a row by a rule, with a diagonal of one.
-fn matrix(rows: usize, columns: impl Fn(usize) -> Vec<usize>) -> Csr {
-    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
-    for row in 0..rows {
-        let mut columns = columns(row);
-        columns.push(row);
-        columns.sort_unstable();
-        columns.dedup();
-        let share = 0.9 / columns.len() as f64;
-        for col in columns {
-            indices.push(col as u32);
-            values.push(if col == row { 1.25 } else { share * ((col % 7) as f64 / 3.5 - 0.9) });
-        }
-        indptr.push(indices.len());
-    }
-    Csr::new(rows, rows, indptr, indices, values).expect("canonical")
-}
-
 fn matrices() -> Vec<(&'static str, Csr)> {
+    let matrix = |rows, columns: fn(usize) -> Vec<usize>| system::matrix(rows, 0.9, columns);
     vec![
         ("one row", matrix(1, |_| vec![])),
         ("diagonal", matrix(1000, |_| vec![])),
@@ -71,20 +58,8 @@ fn residual(system: &Triangular, b: &[f64], x: &[f64]) -> f64 {
 
 #[test]
 fn sweeps_compute_what_the_host_computes() {
-    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
-        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
-        println!("skipped: no CUDA device here");
-        return;
-    }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let options = Options {
-        ordinal: 0,
-        cache: cache.path().to_path_buf(),
-        libraries: Vec::new(),
-        reference_bytes: None,
-        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
-    };
-    let mut engine = CudaEngine::open(options).expect("the device opens");
+    let Some(mut engine) = engine::engine(cache.path()) else { return };
     let device = engine.device().clone();
     let (mut tried, mut faults) = (0, Vec::new());
     let every: Vec<Scheme> =
@@ -93,23 +68,10 @@ fn sweeps_compute_what_the_host_computes() {
     for (label, matrix) in matrices() {
         let matrix = Arc::new(matrix);
         for problem in problems() {
-            let system = Arc::new(Triangular::of(&matrix, &problem).expect("a system"));
-            let side = |seed| match problem.dtype {
-                Dtype::F64 => Dense::from(operand::random_double(matrix.rows(), seed)),
-                _ => Dense::from(operand::random(matrix.rows(), seed)),
-            };
-            let sides = [wide(&side(1)), wide(&side(2))];
-            let solve = Solve { system: system.clone(), second: side(2) };
-            engine
-                .load(Operands {
-                    matrix: matrix.clone(),
-                    problem: Problem::Sptrsv(problem),
-                    l2_policy: L2Policy::Warm,
-                    b: side(1),
-                    c0: None,
-                    expected: Expected::Solution(Arc::new(solve)),
-                })
-                .expect("loads");
+            let operands = system::operands(&matrix, &problem);
+            let Expected::Solution(solve) = &operands.expected else { panic!("a solve") };
+            let (system, sides) = (solve.system.clone(), [&operands.b, &solve.second].map(wide));
+            engine.load(operands).expect("loads");
             let mut lowerer = problem.lowerer(matrix.clone(), &device).expect("sptrsv");
             let ordered = sides
                 .map(|b| -> Vec<f64> { (0..b.len()).map(|s| b[system.original(s)]).collect() });

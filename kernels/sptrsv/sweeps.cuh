@@ -47,7 +47,7 @@ struct Sweep {
 template <int kLanes, typename Value>
 __device__ __forceinline__ Value sum_of_row(Value value) {
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    for (int step = kLanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
     return value;
 }
 
