@@ -69,6 +69,9 @@ pub struct SearchArgs {
     /// family; may be given several times
     #[arg(help_heading = SEARCH, long = "fix", value_name = "PARAM=VALUE", value_parser = fix)]
     pub fixed: Vec<(String, Param)>,
+    /// With one --family: only the candidate whose parameters are those of --fix, and no others
+    #[arg(help_heading = SEARCH, long, requires = "families")]
+    pub exact: bool,
     /// The clock by which candidates are timed and chosen: each call alone, or calls back to back
     #[arg(help_heading = SEARCH, long, value_enum)]
     pub clock: Option<ClockArg>,
@@ -265,6 +268,7 @@ impl SearchArgs {
             ("seed", self.seed.map(|value| json!(value))),
             ("measure", self.measure.then_some(json!(true))),
             ("fixed", (!self.fixed.is_empty()).then(|| json!(self.fixed()))),
+            ("exact", self.exact.then_some(json!(true))),
             ("clock", clock.map(|value| json!(value))),
             ("families", (!self.families.is_empty()).then(|| json!(self.families))),
         ];
