@@ -1,6 +1,13 @@
 //! `sparsetune bench`, end to end: the real binary, its server and its evaluator, on the host's processor.
 
+#[path = "fixture/device.rs"]
+mod device;
+
 use serde_json::Value;
+use sparsetune::domain::{Candidate, Device, DeviceId, Problem};
+use sparsetune::engine::replay::{Act, Header, Record};
+use sparsetune::ops;
+use sparsetune::sparse::generate::Spec;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -111,6 +118,143 @@ fn a_search_is_compared_with_an_exhaustive_one() {
     assert!(figures.get("break_even_calls").is_some());
     assert!(trials.iter().any(|trial| trial["candidate"] == figures["winner"]), "{run}");
     assert!(trials.iter().any(|trial| trial["predicted_us"].is_number()), "{run}");
+}
+
+const PREDICTED: &str = "
+[[matrix]]
+generate = 'poisson2d:nx=12,ny=11'
+name = 'grid'
+class = 'stencil'
+[[matrix]]
+generate = 'poisson2d:nx=13,ny=11'
+name = 'larger grid'
+class = 'stencil'
+[[problem]]
+op = 'spmm'
+n = 4
+[[problem]]
+op = 'sptrsv'
+rhs = 1
+dtype = 'f64'
+";
+
+#[test]
+fn predictions_are_timed_and_stand_beside_measured_plans() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (all, few, data) = (file("all.json"), file("few.json"), file("data"));
+    let bench = |args: &[&str]| {
+        let args = [&["--device", "cpu"], args].concat();
+        let (output, told) = bench(folder.path(), PREDICTED, &args);
+        assert!(output.status.success(), "{told}");
+        told
+    };
+    let read =
+        |file: &str| -> Value { serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap() };
+    bench(&["--strategy", "exhaustive", "--out", &all]);
+    let predict = ["--strategy", "predicted", "--data", &data, "--out", &few];
+    let told = bench(&[&predict[..], &["--compare", &all]].concat());
+    for part in ["prediction for", "of its best", "Of the lookups before all jobs, 4: "] {
+        assert!(told.contains(part), "`{part}` is not in\n{told}");
+    }
+
+    let (all, found) = (read(&all), read(&few));
+    let (runs, beside) = (found["runs"].as_array().unwrap(), found["beside"].as_array().unwrap());
+    assert_eq!((runs.len(), beside.len()), (4, 4));
+    for ((run, pair), earlier) in runs.iter().zip(beside).zip(all["runs"].as_array().unwrap()) {
+        let (predicted, plan, figures) = (&run["predicted"], &run["plan"], &run["figures"]);
+        assert!(predicted["measured"].is_null() && plan["measured"].is_object(), "{run}");
+        assert_eq!(predicted["candidate"], plan["candidate"]);
+        assert_eq!(figures["us"], plan["measured"]["median_us"]);
+        assert_eq!(figures["model"], predicted["predicted"]["model"]);
+        assert_eq!(figures["predicted_us"], predicted["predicted"]["median_us"]);
+        assert_eq!(figures["search_s"], predicted["provenance"]["search_seconds"]);
+        // The candidate alone beside the baseline, which lookups are told.
+        let name = |trial: &&Value| trial["candidate"].as_str().unwrap().to_owned();
+        let trials = run["trials"].as_array().unwrap().iter();
+        let own: Vec<_> = trials.filter(|trial| !name(trial).starts_with("vendor")).collect();
+        let [trial] = &own[..] else { panic!("{own:?}") };
+        assert_eq!(name(trial), figures["winner"]);
+        assert_eq!(trial["predicted_us"], figures["predicted_us"]);
+        assert!(plan["provenance"]["narrowed"].is_string() && figures["speedup"].is_number());
+        // Also for the second matrix, whose near neighbour was measured before its job, but not before its lookup.
+        let lookup = &run["lookup"];
+        assert_eq!(lookup["grade"], "predicted", "{lookup}");
+        let same = lookup["candidate"] == predicted["candidate"];
+        assert_eq!(lookup["same"], same, "{lookup}");
+        assert!(!same || lookup["us"] == figures["us"], "{lookup}");
+        assert_eq!((&pair["us"], &pair["earlier_us"]), (&figures["us"], &earlier["figures"]["us"]));
+        assert_eq!(pair["earlier_winner"], earlier["figures"]["winner"]);
+    }
+    let shares = found["compared"].as_array().unwrap();
+    assert_eq!((shares.len(), &shares[2]["runs"], &shares[2]["trials"]), (3, &4.into(), &4.into()));
+
+    // What was timed is now the plan of the key, and lookups say that its search was narrowed.
+    let told = bench(&[&predict[..], &["--only", "larger", "--problem", "1", "--wide"]].concat());
+    assert!(told.contains("lookup: exact") && told.contains("1 had the grade exact"), "{told}");
+    let lookup = &read(&few)["runs"][0]["lookup"];
+    assert!(lookup["same"].is_null(), "{lookup}");
+    let mut reasons = lookup["reasons"].as_array().unwrap().iter();
+    assert!(
+        reasons.any(|why| why.as_str().unwrap().contains("narrowed (one candidate alone)")),
+        "{lookup}"
+    );
+}
+
+/// A suite of one product on a recorded device, whose candidates do as is said of their position in the model's order.
+fn replayed(acts: impl Fn(usize) -> Act) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("recording.jsonl");
+    // Jobs name a device as its recording does.
+    let selector = format!("replay:{}", recording.display());
+    let device = Device { id: DeviceId(selector.clone()), ..device::processor() };
+    let matrix = Spec::parse("poisson2d:nx=12,ny=11").unwrap().generate().unwrap();
+    let problem: Problem = serde_json::from_str(r#"{"op": "spmm", "n": 4}"#).unwrap();
+    let mut space = ops::space(&matrix, &problem, &device).unwrap();
+    space.scored.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let own = space.scored.into_iter().enumerate().map(|(at, (one, _))| (one, acts(at)));
+    let vendor = space.vendor.into_iter().map(|routine| (routine, measured()));
+    let mut lines = vec![serde_json::to_string(&Header { device }).unwrap()];
+    lines.extend(own.chain(vendor).map(|(candidate, act): (Candidate, Act)| {
+        serde_json::to_string(&Record { candidate, act }).unwrap()
+    }));
+    std::fs::write(&recording, lines.join("\n")).unwrap();
+    let args = ["--device", &selector, "--only", "grid", "--strategy", "predicted", "--wide"];
+    let (output, told) = bench(folder.path(), SUITE, &args);
+    let failed = output.status.code() == Some(1);
+    assert_eq!(failed, told.contains("1 of 1 runs failed"), "{told}");
+    told.lines().find(|line| line.starts_with("stencil ")).unwrap_or(&told).to_owned()
+}
+
+fn measured() -> Act {
+    let samples_us = vec![5.0; 9];
+    Act::Measured {
+        samples_us,
+        alone_us: None,
+        rel_error: 0.0,
+        resources: None,
+        prepare_ms: None,
+        latency_ms: 0,
+    }
+}
+
+#[test]
+fn a_prediction_that_fails_on_the_device_is_a_failed_run() {
+    let good = replayed(|_| measured());
+    assert!(good.contains("; lookup: same") && !good.contains("FAILED"), "{good}");
+    let wrong = replayed(|_| Act::Wrong { rel_error: Some(0.5), unwritten: 0 });
+    assert!(
+        wrong.contains("FAILED: ") && wrong.contains("was predicted, and is wrong: "),
+        "{wrong}"
+    );
+    // The job passes over what cannot be compiled; a lookup compiles nothing.
+    let detail = "no such instruction".to_owned();
+    let refused = replayed(|at| match at {
+        0 => Act::CompileFailed { detail: detail.clone() },
+        _ => measured(),
+    });
+    let said = "FAILED: what the lookup before the job predicted: ";
+    assert!(refused.contains(said) && refused.contains(&detail), "{refused}");
 }
 
 #[test]

@@ -210,6 +210,7 @@ mod tests {
             "measure",
             "family",
             "fix",
+            "exact",
             "clock",
             "expected-calls",
         ]);

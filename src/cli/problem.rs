@@ -69,6 +69,9 @@ pub struct SearchArgs {
     /// family; may be given several times
     #[arg(help_heading = SEARCH, long = "fix", value_name = "PARAM=VALUE", value_parser = fix)]
     pub fixed: Vec<(String, Param)>,
+    /// With one --family: only the candidate whose parameters are those of --fix, and no others
+    #[arg(help_heading = SEARCH, long, requires = "families")]
+    pub exact: bool,
     /// The clock by which candidates are timed and chosen: each call alone, or calls back to back
     #[arg(help_heading = SEARCH, long, value_enum)]
     pub clock: Option<ClockArg>,
@@ -213,31 +216,50 @@ impl ProblemArgs {
         self.draft.read_with(usual).map_err(|misfit| Misuse { op: self.draft.op, misfit })
     }
 
-    /// The query of `GET /v1/plans`, but for the matrix. Fields that came later are named only where they are not at their
-    /// default: servers from before do not know them.
+    /// [`query`] for the problem that the flags name.
     pub fn query(&self) -> Result<Vec<(&'static str, String)>, Misuse> {
-        let problem = self.problem()?;
-        let mut query = vec![("op", problem.op().to_string())];
-        query.extend(problem.key_fields().map(|(field, value)| (field.name, value.to_string())));
-        query.push(("device", self.device.clone()));
-        Ok(query)
+        Ok(query(&self.problem()?, &self.device))
     }
 
-    /// The body of `POST /v1/jobs`.
+    /// [`job`] for the problem that the flags name.
     pub fn job(&self, matrix: &Digest, search: &SearchArgs) -> Result<serde_json::Value, Misuse> {
-        let mut job = Map::new();
-        job.insert("matrix".to_owned(), json!(matrix));
-        job.insert("problem".to_owned(), json!(self.problem()?));
-        job.insert("device".to_owned(), json!(self.device));
-        job.insert("search".to_owned(), search.wire());
-        if let Some(calls) = search.expected_calls {
-            job.insert("expected_calls".to_owned(), json!(calls));
-        }
-        Ok(serde_json::Value::Object(job))
+        Ok(job(matrix, &self.problem()?, &self.device, search))
     }
 }
 
+/// The query of `GET /v1/plans`, but for the matrix. Fields that came later are named only where they are not at their
+/// default: servers from before do not know them.
+pub fn query(problem: &Problem, device: &str) -> Vec<(&'static str, String)> {
+    let mut query = vec![("op", problem.op().to_string())];
+    query.extend(problem.key_fields().map(|(field, value)| (field.name, value.to_string())));
+    query.push(("device", device.to_owned()));
+    query
+}
+
+/// The body of `POST /v1/jobs`.
+pub fn job(
+    matrix: &Digest,
+    problem: &Problem,
+    device: &str,
+    search: &SearchArgs,
+) -> serde_json::Value {
+    let mut job = Map::new();
+    job.insert("matrix".to_owned(), json!(matrix));
+    job.insert("problem".to_owned(), json!(problem));
+    job.insert("device".to_owned(), json!(device));
+    job.insert("search".to_owned(), search.wire());
+    if let Some(calls) = search.expected_calls {
+        job.insert("expected_calls".to_owned(), json!(calls));
+    }
+    serde_json::Value::Object(job)
+}
+
 impl SearchArgs {
+    /// Whether the plan is to be chosen by a model alone.
+    pub fn predicts(&self) -> bool {
+        self.strategy == Some(StrategyArg::Predicted)
+    }
+
     /// The parameter values that are fixed; of several for one parameter the last.
     pub fn fixed(&self) -> Fixed {
         Fixed(self.fixed.iter().cloned().collect())
@@ -265,6 +287,7 @@ impl SearchArgs {
             ("seed", self.seed.map(|value| json!(value))),
             ("measure", self.measure.then_some(json!(true))),
             ("fixed", (!self.fixed.is_empty()).then(|| json!(self.fixed()))),
+            ("exact", self.exact.then_some(json!(true))),
             ("clock", clock.map(|value| json!(value))),
             ("families", (!self.families.is_empty()).then(|| json!(self.families))),
         ];

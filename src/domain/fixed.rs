@@ -25,6 +25,18 @@ impl Fixed {
             !concerned || own.is_none_or(|own| own == value || own.to_string() == value.to_string())
         })
     }
+
+    /// [`Self::admits`]; if `exact`, of those only candidates whose parameters are all fixed, and that have every one that is.
+    pub fn leaves(&self, candidate: &Candidate, exact: bool) -> bool {
+        let own = |(family, parameter): (Option<&str>, &str)| {
+            family.is_none_or(|family| family == candidate.family)
+                && candidate.params.contains_key(parameter)
+        };
+        let names = || self.0.keys().map(|name| parts(name));
+        let named = |name: &String| names().any(|(_, parameter)| parameter == name);
+        self.admits(candidate)
+            && (!exact || (names().all(own) && candidate.params.keys().all(named)))
+    }
 }
 
 /// The family, if the name has one, and the parameter.
@@ -64,5 +76,15 @@ mod tests {
         assert!(fixed(&[("b.x", Param::Int(3))]).admits(&candidate));
         let said = fixed(&[("x", Param::Int(4)), ("a.order", text("length"))]);
         assert_eq!(said.to_string(), "a.order=length, x=4");
+        assert!(said.leaves(&candidate, true) && said.leaves(&candidate, false));
+        let fewer = fixed(&[("x", Param::Int(4))]);
+        assert!(fewer.leaves(&candidate, false) && !fewer.leaves(&candidate, true));
+        let more = candidate.clone().with("turns", 2);
+        assert!(said.leaves(&more, false) && !said.leaves(&more, true));
+        let less = Candidate::new("a").with("x", 4);
+        assert!(said.leaves(&less, false) && !said.leaves(&less, true));
+        let other = Candidate::new("a").with("x", 4).with_text("order", "natural");
+        assert!(!said.leaves(&other, true) && !said.leaves(&other, false));
+        assert!(Fixed::default().leaves(&Candidate::new("bare"), true));
     }
 }

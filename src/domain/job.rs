@@ -76,6 +76,9 @@ pub struct Search {
     /// Parameter values that candidates must have.
     #[serde(default, skip_serializing_if = "Fixed::is_empty")]
     pub fixed: Fixed,
+    /// With one family: only the candidate whose parameters are those that are fixed, and no others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     /// The clock by which candidates are timed and chosen. Absent in a stored request of earlier versions, whose trials are
     /// isolated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,11 +93,15 @@ impl Search {
     /// What kept the search from being a usual one, in words: what the request ruled out, or that it ended after few trials.
     pub fn narrowed(&self, stopped_by: StoppedBy, measured: u32) -> Option<String> {
         let mut how = Vec::new();
-        if !self.families.is_empty() {
-            how.push(format!("only the families {}", self.families.join(", ")));
-        }
-        if !self.fixed.is_empty() {
-            how.push("fixed values of parameters".to_owned());
+        if self.exact {
+            how.push("one candidate alone".to_owned());
+        } else {
+            if !self.families.is_empty() {
+                how.push(format!("only the families {}", self.families.join(", ")));
+            }
+            if !self.fixed.is_empty() {
+                how.push("fixed values of parameters".to_owned());
+            }
         }
         if let Some(few) = self.top_k.filter(|few| *few < FEW) {
             how.push(format!("at most {few} of the candidates"));
@@ -334,6 +341,8 @@ mod tests {
             Search { families: vec!["ell".to_owned()], top_k: Some(1), ..Search::default() };
         let told = narrow.narrowed(completed, 2).unwrap();
         assert_eq!(told, "only the families ell; at most 1 of the candidates");
+        let one = Search { exact: true, top_k: None, ..narrow };
+        assert_eq!(one.narrowed(completed, 2).unwrap(), "one candidate alone");
     }
 
     #[test]

@@ -53,6 +53,8 @@ struct SearchIn {
     #[serde(default, deserialize_with = "given")]
     fixed: Option<Fixed>,
     #[serde(default, deserialize_with = "given")]
+    exact: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
     clock: Option<Clock>,
 }
 
@@ -76,6 +78,7 @@ impl TryFrom<JobIn> for JobRequest {
                 measure: input.search.measure.unwrap_or_default(),
                 families: input.search.families.unwrap_or_default(),
                 fixed: input.search.fixed.unwrap_or_default(),
+                exact: input.search.exact.unwrap_or_default(),
                 clock: input.search.clock,
                 then: None,
             },

@@ -125,6 +125,8 @@ pub struct Narrowing {
     pub families: Vec<String>,
     /// Parameter values that candidates must have; a rule that only prefers does not hide what was asked for.
     pub fixed: Fixed,
+    /// Candidates must have these parameters and no others.
+    pub exact: bool,
     /// The space is full: it has every candidate that can run, whatever the rules prefer, or as many of them as this draws at
     /// random, and [`Space::despite`] tells the rules. Its last step is [`Draw::step`].
     pub full: Option<Draw>,
@@ -142,6 +144,7 @@ impl Narrowing {
             figures,
             families: search.families.clone(),
             fixed: search.fixed.clone(),
+            exact: search.exact,
             full: full.then(|| Draw::of(&request.matrix, search.seed, most)),
             then: search.then,
         }
@@ -149,7 +152,12 @@ impl Narrowing {
 
     /// Whether the request asks for some of the candidates by family or parameter.
     pub fn asks(&self) -> bool {
-        !self.families.is_empty() || !self.fixed.is_empty()
+        !self.families.is_empty() || self.asks_for_values()
+    }
+
+    /// Whether it asks for some of them by parameter.
+    pub fn asks_for_values(&self) -> bool {
+        self.exact || !self.fixed.is_empty()
     }
 }
 

@@ -311,6 +311,34 @@ fn values_that_a_solve_does_not_ask_for_go_before_the_reduction() {
     assert!(host.1 > 0 && host.2.contains("the strategy full searches the whole space"));
 }
 
+/// A candidate is measured alone by asking for its family and for its parameters, all of them and no others.
+#[test]
+fn a_family_and_all_values_of_a_candidate_leave_it_alone() {
+    let grid = Spec::parse("ilu0_poisson2d:nx=20,ny=20,seed=1").unwrap().generate().unwrap();
+    let product = Problem::Spmm(Spmm::new(33, Dtype::F32, Layout::Row));
+    let solve = |rhs, approximate| Problem::Sptrsv(Sptrsv { rhs, approximate, ..Sptrsv::PLAIN });
+    let usual = [product, solve(1, true), solve(3, false)];
+    let kinds = [DeviceKind::Cuda, DeviceKind::Cpu];
+    for (problem, kind) in usual.iter().flat_map(|problem| kinds.map(|kind| (*problem, kind))) {
+        let device = with_vendor(kind);
+        let all = space(&grid, &problem, &device).unwrap().scored;
+        // The first and the last of each family: models choose any.
+        let mut ends: HashMap<&str, [&Candidate; 2]> = HashMap::new();
+        for (candidate, _) in &all {
+            ends.entry(&candidate.family).or_insert([candidate; 2])[1] = candidate;
+        }
+        assert!(!ends.is_empty(), "{problem} {kind:?}");
+        for candidate in ends.into_values().flatten() {
+            let fixed = Fixed(candidate.params.clone());
+            let families = vec![candidate.family.clone()];
+            let narrowing = Narrowing { families, fixed, exact: true, ..Narrowing::default() };
+            let left = of(&problem).space(&grid, &device, &narrowing).unwrap().scored;
+            let left: Vec<&Candidate> = left.iter().map(|(candidate, _)| candidate).collect();
+            assert_eq!(left, [candidate], "{problem} {kind:?}");
+        }
+    }
+}
+
 /// The stricter stability leaves no scheme that rewrites, in lists and in draws of the full space, and has a key of its own.
 #[test]
 fn a_solve_that_is_stable_row_by_row_is_never_rewritten() {

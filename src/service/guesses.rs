@@ -26,6 +26,8 @@ const MOST_ENTRIES: u64 = 1 << 24;
 const NEWEST: u32 = 16;
 /// Maximum number of predicted plans stored per pattern, so that requests cannot fill the disk.
 pub(super) const MOST_STORED: u32 = 64;
+/// How the reason ends for which a lookup has no prediction now, but may have one later.
+pub const TRY_AGAIN: &str = "try again";
 /// Maximum number of predictions that are waiting or running, and of one namespace.
 const MOST_UNDER_WAY: usize = 64;
 const MOST_OF_ONE: usize = 16;
@@ -244,7 +246,7 @@ impl Service {
                 }
                 None if all >= MOST_UNDER_WAY || own >= MOST_OF_ONE => {
                     let waiting = if own >= MOST_OF_ONE { own } else { all };
-                    let why = format!("{waiting} other predictions are waiting: try again");
+                    let why = format!("{waiting} other predictions are waiting: {TRY_AGAIN}");
                     return Ok(Guess::None(why));
                 }
                 None => {
@@ -268,7 +270,7 @@ impl Service {
         };
         let ended = timeout_at(until, receiver.wait_for(Option::is_some)).await;
         match ended {
-            Err(_) => Ok(Guess::None("a prediction is being made: try again".to_owned())),
+            Err(_) => Ok(Guess::None(format!("a prediction is being made: {TRY_AGAIN}"))),
             Ok(Ok(answer)) => match &*answer {
                 Some(made) => made.clone(),
                 None => Err(ServiceError::internal("a prediction has no answer")),
@@ -291,7 +293,7 @@ impl Service {
         let patience = ABANDONED.max(2 * self.inner.settings.prediction_wait);
         let asked = self.guesses().under_way.get(prediction).map(|begun| begun.asked);
         if asked.is_some_and(|asked| asked.elapsed() > patience) {
-            return Ok(Guess::None("it was given up, since nobody waited: try again".to_owned()));
+            return Ok(Guess::None(format!("it was given up, since nobody waited: {TRY_AGAIN}")));
         }
         let started = std::time::Instant::now();
         let figures = match ops::of(&key.problem).prunes_by_figures(device.kind) {

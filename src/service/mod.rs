@@ -56,6 +56,7 @@ pub use error::{Lack, Result, ServiceError};
 pub use events::EventStream;
 #[cfg(test)]
 pub(crate) use guesses::Found;
+pub use guesses::TRY_AGAIN;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
 pub use learning::{ModelStanding, Ranked};

@@ -49,9 +49,14 @@ pub(super) fn fill(
         measure: search.measure,
         families: search.families.clone(),
         fixed: search.fixed.clone(),
+        exact: search.exact,
         clock: Some(clock(search.clock, defaults.clock, *l2_policy)?),
         then: search.then,
     };
+    if filled.exact && filled.families.len() != 1 {
+        let message = "a candidate is of one family: `families` must name it, and no other";
+        return Err(ServiceError::invalid("/search/exact", message));
+    }
     if filled.seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
         return Err(ServiceError::invalid("/search/seconds", "must be above 0"));
     }
@@ -278,8 +283,19 @@ pub(super) fn check_values(path: &Path, problem: &Problem, memory: &Pool) -> Res
 /// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
 /// wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -> String {
-    let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed, clock, then } =
-        &filled.search;
+    let Search {
+        strategy,
+        top_k,
+        seconds,
+        trials,
+        seed,
+        measure,
+        families,
+        fixed,
+        exact,
+        clock,
+        then,
+    } = &filled.search;
     let measured = if *measure { ";measure" } else { "" };
     let among = match families.is_empty() {
         true => String::new(),
@@ -289,10 +305,11 @@ pub(super) fn dedup_key(filled: &JobRequest, queue: &str, l2_policy: L2Policy) -
         true => String::new(),
         false => format!(";fixed={fixed}"),
     };
+    let alone = if *exact { ";exact" } else { "" };
     let by = clock.map_or_else(String::new, |clock| format!(";clock={clock}"));
     let then = then.map_or_else(String::new, |then| format!(";then={then}"));
     format!(
-        "{};{};{queue};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{by}{then}",
+        "{};{};{queue};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}{alone}{by}{then}",
         filled.matrix, filled.problem, filled.expected_calls
     )
 }

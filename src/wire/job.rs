@@ -88,6 +88,9 @@ pub struct Search {
     /// Values of parameters, by `PARAMETER` or `FAMILY.PARAMETER`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fixed: BTreeMap<String, Param>,
+    /// Only the candidate that has these parameters and no others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     /// Absent in jobs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Open<Clock>>,
@@ -215,6 +218,7 @@ impl From<domain::Search> for Search {
             measure: search.measure,
             families: search.families,
             fixed: search.fixed.0,
+            exact: search.exact,
             clock: search.clock.map(Open::from),
         }
     }

@@ -43,6 +43,7 @@ async fn nonsense_is_refused_where_it_stands() {
         ("/search/fixed", with(|r| r.search.fixed = fixed(".m1", 2))),
         ("/search/fixed", with(|r| r.search.fixed = fixed("row_panel.", 2))),
         ("/search/fixed", with(|r| r.search.fixed = fixed("", 2))),
+        ("/search/exact", with(|r| (r.search.fixed, r.search.exact) = (fixed("n1", 8), true))),
     ];
     for (place, request) in cases {
         match world.service.submit(&request, None).await {

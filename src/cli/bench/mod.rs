@@ -4,6 +4,7 @@
 mod compare;
 mod npz;
 mod picture;
+mod predicted;
 mod report;
 mod run;
 pub mod subject;
@@ -15,7 +16,7 @@ use super::problem::{SearchArgs, StrategyArg};
 use super::{SERVER, ServerArgs, say};
 use crate::domain::Digest;
 use anyhow::Context;
-use compare::Earlier;
+use compare::{Beside, Earlier, shares};
 use report::Width;
 use run::{Ask, Run};
 use std::path::{Path, PathBuf};
@@ -99,6 +100,12 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         .await
 }
 
+/// A run that is to be carried out, and its matrix if a server has that; otherwise there is nothing more to do.
+struct Ready {
+    run: Run,
+    sent: Option<Digest>,
+}
+
 /// The runs to do.
 struct Bench<'a> {
     args: &'a BenchArgs,
@@ -123,6 +130,11 @@ impl<'a> Bench<'a> {
             entries.retain(|entry| matches(&args.class, entry.class().unwrap_or_default()));
         }
         anyhow::ensure!(!entries.is_empty(), "no matrix of the suite matches the filters");
+        // It would be measured between the prediction and its timing.
+        anyhow::ensure!(
+            !args.search.measure,
+            "--measure is of tune and submit: bench times each predicted plan itself"
+        );
         // Checked before hours of measuring, not afterwards.
         let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
         Ok(Self { args, entries, tasks, earlier })
@@ -131,17 +143,29 @@ impl<'a> Bench<'a> {
     /// Runs all; without a client it only inspects the matrices. Fails at the end if any run failed.
     async fn carry(&self, client: Option<&Client>) -> anyhow::Result<()> {
         say(report::header(client.is_none(), self.width()))?;
-        let mut runs = Vec::new();
+        let (mut ready, mut runs) = (Vec::new(), Vec::new());
         for entry in &self.entries {
-            self.matrix(entry, client, &mut runs).await?;
+            ready.extend(self.ready(entry, client).await);
+            // What is measured for one matrix answers lookups for others, so all lookups come before the first job.
+            if !self.looks_up() {
+                self.carry_out(std::mem::take(&mut ready), client, &mut runs).await?;
+            }
         }
+        self.carry_out(ready, client, &mut runs).await?;
         let groups = report::groups(&runs);
         say(format_args!("\n{}", report::table(&groups, self.width())))?;
         if let Some(vendors) = report::vendors(&runs) {
             say(vendors)?;
         }
+        let beside = self.beside(&runs);
+        if let Some(table) = predicted::table(&runs, &beside, self.width()) {
+            say(format_args!("\n{table}"))?;
+        }
+        if let Some(agreement) = predicted::agreement(&runs) {
+            say(agreement)?;
+        }
         if let Some(earlier) = &self.earlier {
-            say(format_args!("\n{}", compare::table(&earlier.shares(&runs))))?;
+            say(format_args!("\n{}", compare::table(&shares(&beside))))?;
             let short = earlier.cut_short(&runs);
             if !short.is_empty() {
                 let short = short.join(", ");
@@ -161,22 +185,29 @@ impl<'a> Bench<'a> {
         if self.args.wide { Width::Wide } else { Width::Usual }
     }
 
-    fn shares(&self, runs: &[Run]) -> Vec<compare::Share> {
-        self.earlier.as_ref().map_or_else(Vec::new, |earlier| earlier.shares(runs))
+    fn beside(&self, runs: &[Run]) -> Vec<Beside> {
+        self.earlier.as_ref().map_or_else(Vec::new, |earlier| earlier.beside(runs))
     }
 
-    /// Runs all problems of one matrix, which is read once, and uploaded at most once.
-    async fn matrix(
-        &self,
-        entry: &Entry,
-        client: Option<&Client>,
-        runs: &mut Vec<Run>,
-    ) -> anyhow::Result<()> {
+    /// Whether lookups are asked for predictions. They know neither families nor values of parameters.
+    fn looks_up(&self) -> bool {
+        let SearchArgs { families, fixed, .. } = &self.args.search;
+        let narrowed = !families.is_empty() || !fixed.is_empty();
+        self.args.search.predicts() && !self.args.dry && !narrowed
+    }
+
+    fn ask<'b>(&'b self, client: &'b Client, matrix: Digest) -> Ask<'b> {
+        Ask { client, matrix, device: &self.args.device, search: &self.args.search }
+    }
+
+    /// All problems of one matrix, which is read once, and uploaded at most once.
+    async fn ready(&self, entry: &Entry, client: Option<&Client>) -> Vec<Ready> {
         let brought = async {
             let source = entry.source(self.args.matrices.as_deref())?;
             tokio::task::spawn_blocking(|| Subject::bring(source)).await?
         };
         let (mut brought, mut digest) = (brought.await, None);
+        let mut ready = Vec::new();
         for task in &self.tasks {
             let run = Run::of(entry, task);
             let run = match &mut brought {
@@ -190,22 +221,38 @@ impl<'a> Bench<'a> {
                     }
                 }
             };
+            let sent = digest.filter(|_| run.error.is_none());
+            ready.push(Ready { run, sent });
+        }
+        ready
+    }
+
+    async fn carry_out(
+        &self,
+        ready: Vec<Ready>,
+        client: Option<&Client>,
+        runs: &mut Vec<Run>,
+    ) -> anyhow::Result<()> {
+        for Ready { run, sent } in ready {
+            let Some((client, sent)) = client.zip(sent) else {
+                self.ran(run, runs)?;
+                continue;
+            };
+            let ask = self.ask(client, sent);
+            let run = run.carried(&ask).await;
             let families = if self.args.each_family { run.families() } else { Vec::new() };
+            let alone: Vec<Run> =
+                families.into_iter().map(|family| run.of_family(family)).collect();
             self.ran(run, runs)?;
-            for family in families {
-                let (Some(client), Some(sent)) = (client, digest) else { continue };
-                let Ok(subject) = &mut brought else { continue };
-                let run = Run::of_family(entry, task, family);
-                let run = tokio::task::block_in_place(|| run.shaped(subject));
+            for run in alone {
                 let search = SearchArgs {
-                    families: vec![family.to_owned()],
+                    families: run.family.map(str::to_owned).into_iter().collect(),
                     strategy: Some(StrategyArg::Ranked),
                     top_k: Some(OF_A_FAMILY),
                     trials: None,
                     ..self.args.search.clone()
                 };
-                let ask = Ask { device: &self.args.device, search: &search };
-                self.ran(run.carried(client, &sent, &ask).await, runs)?;
+                self.ran(run.carried(&Ask { search: &search, ..ask }).await, runs)?;
             }
         }
         Ok(())
@@ -218,16 +265,16 @@ impl<'a> Bench<'a> {
         if let Some(file) = &self.args.out {
             // After each run, so that measurements are not lost if the machine fails.
             let suite = self.args.suite.display().to_string();
-            let shares = self.shares(runs);
-            save(file, &format!("{:#}\n", report::json(&suite, runs, &shares)))?;
+            let beside = self.beside(runs);
+            save(file, &format!("{:#}\n", report::json(&suite, runs, &beside)))?;
         }
         Ok(())
     }
 
-    /// Tunes one problem on the server; without a server it inspects the solution.
+    /// Has the matrix on the server, and looks up what is predicted for the problem; without a server it inspects the solution.
     async fn looked_at(
         &self,
-        run: Run,
+        mut run: Run,
         subject: &Subject,
         client: Option<&Client>,
         digest: &mut Option<Digest>,
@@ -242,8 +289,17 @@ impl<'a> Bench<'a> {
                 Err(error) => return run.failed(&error),
             },
         };
-        let ask = Ask { device: &self.args.device, search: &self.args.search };
-        run.carried(client, &sent, &ask).await
+        if self.looks_up() {
+            match self.ask(client, sent).look(&run.problem).await {
+                Ok(looked) => {
+                    let (matrix, problem) = (&run.matrix, &run.task);
+                    tracing::info!(matrix, problem, grade = %looked.grade, "looked up");
+                    run.lookup = Some(looked);
+                }
+                Err(error) => return run.failed(&error),
+            }
+        }
+        run
     }
 }
 

@@ -1,6 +1,7 @@
 //! The report of a suite: one line per run, a table by problem and class, and the same as JSON.
 
-use super::compare::Share;
+use super::compare::{Beside, shares};
+use super::predicted;
 use super::run::{Figures, Run, Tried};
 use super::subject::CLASSES;
 use crate::cli::show;
@@ -23,7 +24,7 @@ pub enum Width {
 pub const USUAL: usize = 120;
 
 /// A text cut to a length, with a sign that it was.
-fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
         false => text.to_owned(),
@@ -122,7 +123,7 @@ fn wide(run: &Run) -> String {
     );
     match (&run.error, &run.figures) {
         (Some(error), _) => format!("{shape} FAILED: {}", error.replace('\n', " ")),
-        (None, Some(figures)) => format!("{shape} {}", measured(figures)),
+        (None, Some(figures)) => format!("{shape} {}{}", measured(figures), predicted::told(run)),
         (None, None) => format!("{shape} {:>9}", growth(run)),
     }
 }
@@ -360,12 +361,13 @@ fn wide_table(groups: &[Group]) -> Table {
 }
 
 /// The complete report: runs with their plans and trials, and the tables.
-pub fn json(suite: &str, runs: &[Run], shares: &[Share]) -> Value {
+pub fn json(suite: &str, runs: &[Run], beside: &[Beside]) -> Value {
     json!({
         "suite": suite,
         "sparsetune": env!("CARGO_PKG_VERSION"),
         "groups": groups(runs),
-        "compared": shares,
+        "compared": shares(beside),
+        "beside": beside,
         "runs": runs,
     })
 }

@@ -1,17 +1,18 @@
 //! One run of a suite: submits a job, waits for it, and reduces its plan to the figures that are compared.
 
+use super::predicted::Looked;
 use super::subject::{Shape, Subject};
 use super::suite::{Entry, Task};
 use crate::cli::client::{Answer, Client};
 use crate::cli::follow::{Show, follow};
-use crate::cli::problem::SearchArgs;
+use crate::cli::problem::{SearchArgs, job};
 use crate::domain::candidate::VENDOR;
 use crate::domain::{Clock, Digest, Problem};
 use crate::ops::family_names;
 use crate::wire::{Plan, Role, Trial};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -41,7 +42,14 @@ pub struct Run {
     pub figures: Option<Figures>,
     /// Why there are no figures. A dry run has neither.
     pub error: Option<String>,
+    /// The measured plan that the figures are of.
     pub plan: Option<Value>,
+    /// The predicted plan, if the strategy was `predicted`: `plan` is then of a search for its candidate alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Value>,
+    /// What a lookup answered before any job, if the strategy is `predicted`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<Looked>,
     /// All tried candidates in order; pruned ones are in the plan's funnel.
     pub trials: Vec<Tried>,
 }
@@ -79,6 +87,7 @@ pub struct Figures {
     pub bytes: u64,
     /// The device's measured copy bandwidth, bytes read and written.
     pub copy_gbps: f64,
+    /// The model that predicted the winner's time, and that time.
     pub model: Option<String>,
     pub predicted_us: Option<f64>,
     pub winner: String,
@@ -88,11 +97,22 @@ pub struct Figures {
     pub measured: u32,
     /// Trials without a measurement, by state.
     pub failed: BTreeMap<String, u32>,
-    /// Seconds from the submission of the job to its end, and the search time according to the plan.
+    /// Seconds from the submission of the job to its end, and the search time according to the plan. Of a predicted plan those of
+    /// the prediction: timing it is no part of it.
     pub tuning_s: f64,
     pub search_s: f64,
     pub preprocess_ms: f64,
     pub break_even_calls: Option<u64>,
+}
+
+/// A plan's time by the clock that chose, and by every clock that was read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Time {
+    pub us: f64,
+    #[serde(default = "Clock::of_earlier_versions")]
+    pub clock: Clock,
+    #[serde(default)]
+    pub clocks: BTreeMap<Clock, Timed>,
 }
 
 /// The times by one clock.
@@ -121,14 +141,25 @@ impl Run {
             figures: None,
             error: None,
             plan: None,
+            predicted: None,
+            lookup: None,
             trials: Vec::new(),
         }
     }
 
-    /// Not run yet, and to be run with one family alone, which its label names.
-    pub fn of_family(entry: &Entry, task: &Task, family: &'static str) -> Self {
-        let label = format!("{} {family}", task.label());
-        Self { task: label, family: Some(family), ..Self::of(entry, task) }
+    /// The same, not run yet, and to be run with one family alone, which its label names.
+    pub fn of_family(&self, family: &'static str) -> Self {
+        Self {
+            task: format!("{} {family}", self.task),
+            family: Some(family),
+            figures: None,
+            error: None,
+            plan: None,
+            predicted: None,
+            lookup: None,
+            trials: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// Our own families on the device that the plan is for; none without a plan.
@@ -181,15 +212,16 @@ impl Run {
     }
 
     /// Tunes it on the server.
-    pub async fn carried(mut self, client: &Client, matrix: &Digest, ask: &Ask<'_>) -> Self {
-        let answered = async {
-            let tuned = ask.tune(client, matrix, &self.problem).await?;
-            anyhow::Ok((Figures::of(&tuned.plan.view, tuned.seconds)?, tuned))
+    pub async fn carried(mut self, ask: &Ask<'_>) -> Self {
+        let looked = self.lookup.as_mut().and_then(|lookup| lookup.choice.as_mut());
+        let carried = match ask.search.predicts() {
+            true => ask.predict(&self.problem, looked).await,
+            false => ask.measure(&self.problem).await,
         };
-        match answered.await {
-            Ok((figures, tuned)) => {
+        match carried {
+            Ok(Carried { figures, tuned, predicted }) => {
                 (self.figures, self.plan) = (Some(figures), Some(tuned.plan.raw));
-                self.trials = tuned.trials;
+                (self.trials, self.predicted) = (tuned.trials, predicted);
                 self
             }
             Err(error) => self.failed(&error),
@@ -197,18 +229,30 @@ impl Run {
     }
 }
 
-/// Parameters common to all runs.
+/// What a server is asked for one matrix.
+#[derive(Clone, Copy)]
 pub struct Ask<'a> {
+    pub client: &'a Client,
+    pub matrix: Digest,
     pub device: &'a str,
     pub search: &'a SearchArgs,
 }
 
 /// The result of a job.
-struct Tuned {
-    plan: Answer<Plan>,
-    trials: Vec<Tried>,
+pub struct Tuned {
+    pub plan: Answer<Plan>,
+    pub trials: Vec<Tried>,
     /// Seconds from the submission of the job to its end.
-    seconds: f64,
+    pub seconds: f64,
+}
+
+/// What is kept of a run that went well.
+pub struct Carried {
+    pub figures: Figures,
+    /// The job whose measured plan the figures are of.
+    pub tuned: Tuned,
+    /// The predicted plan whose candidate that job timed, if it was one.
+    pub predicted: Option<Value>,
 }
 
 impl Tried {
@@ -230,22 +274,19 @@ impl Tried {
 }
 
 impl Ask<'_> {
-    async fn tune(
-        &self,
-        client: &Client,
-        matrix: &Digest,
-        problem: &Problem,
-    ) -> anyhow::Result<Tuned> {
-        let mut job = Map::new();
-        job.insert("matrix".to_owned(), json!(matrix));
-        job.insert("problem".to_owned(), json!(problem));
-        job.insert("device".to_owned(), json!(self.device));
-        job.insert("search".to_owned(), self.search.wire());
-        if let Some(calls) = self.search.expected_calls {
-            job.insert("expected_calls".to_owned(), json!(calls));
-        }
+    /// A measured plan with its figures.
+    async fn measure(&self, problem: &Problem) -> anyhow::Result<Carried> {
+        let tuned = self.tune(problem).await?;
+        let figures = Figures::of(&tuned.plan.view, tuned.seconds)?;
+        Ok(Carried { figures, tuned, predicted: None })
+    }
+
+    /// Submits a job, and waits for its plan.
+    pub async fn tune(&self, problem: &Problem) -> anyhow::Result<Tuned> {
+        let client = self.client;
         let begun = Instant::now();
-        let submitted = client.submit(&Value::Object(job)).await?;
+        let job = job(&self.matrix, problem, self.device, self.search);
+        let submitted = client.submit(&job).await?;
         let ended = follow(client, &submitted.view.id.0, Show::Progress).await?;
         let seconds = begun.elapsed().as_secs_f64();
         let id = ended
@@ -267,10 +308,14 @@ impl Figures {
         self.clocks.get(&clock)?.speedup
     }
 
-    fn of(plan: &Plan, tuning_s: f64) -> anyhow::Result<Self> {
+    pub fn time(&self) -> Time {
+        Time { us: self.us, clock: self.clock, clocks: self.clocks.clone() }
+    }
+
+    /// Those of a measured plan.
+    pub fn of(plan: &Plan, tuning_s: f64) -> anyhow::Result<Self> {
         let measured = plan.measured.as_ref();
-        let measured =
-            measured.context("the plan is predicted, so there are no measurements to compare")?;
+        let measured = measured.context("the plan has no measurements to compare")?;
         let vendor = plan.baseline.as_ref();
         let clocks = Clock::ALL.into_iter().filter_map(|clock| {
             let us = measured.median_by(clock)?;

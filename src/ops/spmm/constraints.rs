@@ -10,6 +10,7 @@ use super::inspect::{Inspection, LOCALITY_PAYS};
 use super::similarity;
 use crate::domain::recipe::Stores;
 use crate::domain::{Candidate, Device, DeviceKind, Fixed, KernelFigures, Layout, Spmm, funnel};
+use crate::ops::Narrowing;
 use crate::search::{Constraint, Verdict};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,15 +91,15 @@ pub fn is_preference(rule: &dyn Constraint, kind: DeviceKind) -> bool {
 /// first, and no preference hides what was asked for.
 pub fn requested(
     rest: Vec<Box<dyn Constraint>>,
-    families: &[String],
-    fixed: &Fixed,
+    narrowing: &Narrowing,
 ) -> Vec<Box<dyn Constraint>> {
+    let Narrowing { families, fixed, exact, .. } = narrowing;
     let mut first: Vec<Box<dyn Constraint>> = Vec::new();
     if !families.is_empty() {
-        first.push(Box::new(Requested { families: families.to_vec() }));
+        first.push(Box::new(Requested { families: families.clone() }));
     }
-    if !fixed.is_empty() {
-        first.push(Box::new(FixedValues { fixed: fixed.clone() }));
+    if narrowing.asks_for_values() {
+        first.push(Box::new(FixedValues { fixed: fixed.clone(), exact: *exact }));
     }
     let rest = rest.into_iter().map(|rule| match PREFERENCES.contains(&rule.name()) {
         true => Box::new(Softened { rule }),
@@ -131,6 +132,7 @@ impl Constraint for Requested {
 
 struct FixedValues {
     fixed: Fixed,
+    exact: bool,
 }
 
 impl Constraint for FixedValues {
@@ -138,7 +140,7 @@ impl Constraint for FixedValues {
         funnel::FIXED
     }
     fn judge(&self, candidate: &Candidate) -> Verdict {
-        match self.fixed.admits(candidate) {
+        match self.fixed.leaves(candidate, self.exact) {
             true => Verdict::Keep,
             false => Verdict::refused(1.0),
         }

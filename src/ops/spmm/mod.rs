@@ -57,7 +57,7 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     let compiled = compiled(&all, problem, device, &narrowing.figures);
     let mut constraints = constraints::all(&inspection, problem, device, compiled);
     if narrowing.asks() {
-        constraints = constraints::requested(constraints, &narrowing.families, &narrowing.fixed);
+        constraints = constraints::requested(constraints, narrowing);
     }
     let (mut pruned, despite) = match &narrowing.full {
         None => (search::prune(all, &constraints), HashMap::new()),

@@ -126,9 +126,9 @@ pub fn space(
     let mut scored: Vec<(Candidate, f64)> =
         shares.into_iter().flat_map(|share| share.scored).collect();
     let mut left = full;
-    if !fixed.is_empty() {
+    if narrowing.asks_for_values() {
         let listed = scored.len();
-        scored.retain(|(candidate, _)| fixed.admits(candidate));
+        scored.retain(|(candidate, _)| fixed.leaves(candidate, narrowing.exact));
         left = match narrowing.full {
             // Families whose schemes are not all listed count those with the values alone.
             Some(_) => full - (listed - scored.len()) as u64,

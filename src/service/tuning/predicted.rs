@@ -81,9 +81,9 @@ impl Session<'_> {
         let calls = job.request.expected_calls;
         let measured = measuring(job.request.matrix, job.request.problem, self.device, calls);
         // The plan that is measured is to be of the candidates that this one was chosen from.
-        let Search { families, fixed, clock, .. } = job.request.search.clone();
-        let asked =
-            JobRequest { search: Search { families, fixed, clock, ..measured.search }, ..measured };
+        let Search { families, fixed, exact, clock, .. } = job.request.search.clone();
+        let search = Search { families, fixed, exact, clock, ..measured.search };
+        let asked = JobRequest { search, ..measured };
         // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("follow-up of {}", job.id);
         // A separate span, because a submission records its job in the current span.

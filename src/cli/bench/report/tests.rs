@@ -56,6 +56,8 @@ pub fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
         error: figures.is_none().then(|| "no\nmemory".to_owned()),
         figures,
         plan: None,
+        predicted: None,
+        lookup: None,
         trials: vec![],
     }
 }

@@ -42,7 +42,8 @@ fn constraints_apply_in_the_order_that_the_house_knows() {
         let device = Device { kind, ..device };
         let all = all(&inspection, &problem, &device, HashMap::new());
         let fixed = Fixed([("vec".to_owned(), Param::Int(4))].into());
-        let all = requested(all, &["row_split".to_owned()], &fixed);
+        let families = vec!["row_split".to_owned()];
+        let all = requested(all, &Narrowing { families, fixed, ..Narrowing::default() });
         let place = |name: &str| funnel::ORDER.iter().position(|known| *known == name);
         let places: Vec<_> = all.iter().map(|constraint| place(constraint.name())).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");
