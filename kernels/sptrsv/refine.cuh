@@ -1,5 +1,6 @@
 // The residual b - T x of a triangular solve, for a step of iterative refinement.
 // maps:    kLanes entry lanes x kRhsLanes lanes -> a row; block -> a row of many entries
+// tune:    nothing: lanes follow from the number of right-hand sides
 // needs:   256 threads per block; the system in solve order, b, x and the residual rows x rhs row-major in the matrix's own order
 // refuses: more right-hand sides than kRhsLanes x kColumns
 #pragma once

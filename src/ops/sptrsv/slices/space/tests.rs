@@ -1,3 +1,5 @@
+//! The space of `slices`: which systems are refined, counts of the whole product, and what cannot run.
+
 use super::*;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Device, Dtype, Param, Sptrsv};
