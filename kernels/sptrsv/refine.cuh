@@ -22,7 +22,8 @@ template <typename Settings>
 struct ResidualConfig : Settings {
     static constexpr u32 kGroup = Settings::kLanes * Settings::kRhsLanes;  // lanes of a row
     static constexpr u32 kRows = kResidualThreads / kGroup;                // rows of a block
-    static_assert((kGroup & (kGroup - 1)) == 0 && kGroup <= 32, "the lanes of a row are of one warp, and a power of two");
+    static_assert((kGroup & (kGroup - 1)) == 0 && kGroup <= 32,
+                  "the lanes of a row are of one warp, and a power of two");
     static_assert(Settings::kColumns >= 1, "each lane has a right-hand side");
 };
 
