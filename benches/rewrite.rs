@@ -1,24 +1,28 @@
-//! Time of rewriting, splitting and packing a triangular system, and what it yields. Run by hand:
+//! Time of rewriting, splitting and packing a triangular system, and what it yields: windows, terms, and the largest backward error
+//! beside the one that verification allows, without refinement and with it. Run by hand:
 //!
 //! ```text
-//! cargo bench --bench rewrite -- [SPEC...]
+//! cargo bench --bench rewrite -- [SPEC or FILE...]
 //! ```
 //!
-//! A specification is one of `sparsetune generate`; without any, two factors of a million rows are taken.
+//! Of files the lower triangles are used, with a unit diagonal. Without arguments, two factors of a million rows are generated.
 
 #[path = "../tests/fixture/gpu.rs"]
 mod fixture;
+#[path = "../tests/fixture/source.rs"]
+mod source;
 
 use fixture::gpu;
-use sparsetune::domain::problem::{Diagonal, Triangle};
+use source::bring;
+use sparsetune::domain::problem::Triangle;
 use sparsetune::domain::{Dtype, Problem, Sptrsv};
 use sparsetune::ops;
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
 use sparsetune::ops::sptrsv::slices::prove::prove;
+use sparsetune::ops::sptrsv::slices::refine::errors;
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::split::split;
-use sparsetune::sparse::generate::Spec;
 use std::error::Error;
 use std::time::Instant;
 
@@ -28,7 +32,7 @@ const USUAL: [&str; 2] =
 fn main() -> Result<(), Box<dyn Error>> {
     // `cargo bench` passes --bench, `cargo test --all-targets` does not: then nothing is measured.
     if !std::env::args().any(|arg| arg == "--bench") {
-        println!("run by hand: cargo bench --bench rewrite -- [SPEC...]");
+        println!("run by hand: cargo bench --bench rewrite -- [SPEC or FILE...]");
         return Ok(());
     }
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
@@ -41,8 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
-    let matrix = Spec::parse(spec)?.generate()?;
-    let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+    let (matrix, diagonal) = bring(spec)?;
+    let triangle = Triangle::Lower;
     let problem =
         Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     let started = Instant::now();
@@ -52,25 +56,36 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     let space = ops::space(&matrix, &Problem::Sptrsv(problem), &gpu())?;
     let space_ms = started.elapsed().as_secs_f64() * 1e3;
     println!("  its space of {} schemes in {space_ms:.0} ms", space.scored.len());
-    for (window_ns, terms) in [(0, 64), (500, 256), (1000, 256), (4000, 1024)] {
+    let plain = [(0, 64), (500, 256), (1000, 256), (4000, 1024)]
+        .map(|(window_ns, terms)| Rewrite::of(window_ns, terms));
+    // Coefficients grow further where the solution is refined.
+    let refined = plain[1..].iter().map(|&how| Rewrite { refine: true, ..how });
+    for how in plain.into_iter().chain(refined) {
         for _ in 0..2 {
             let started = Instant::now();
-            let equations = split(rewrite(&system, Rewrite { window_ns, terms }));
+            let equations = split(rewrite(&system, how));
             let rewritten = started.elapsed().as_secs_f64() * 1e3;
             let packing = Packing { width: 32, lanes: 0, steps: 4, warps: 264 };
             let packed = pack(&equations, problem.dtype, packing)?;
             let proving = Instant::now();
             prove(&packed, packing, matrix.rows())?;
             let proven = proving.elapsed().as_secs_f64() * 1e3;
+            let in_all = started.elapsed().as_secs_f64() * 1e3;
+            let trying = Instant::now();
+            let error = errors(&system, &equations);
+            let tried = trying.elapsed().as_secs_f64() * 1e3;
+            let Rewrite { window_ns, terms, refine } = how;
             println!(
-                "  {window_ns} ns, {terms} terms: {rewritten:.0} ms to rewrite, {:.0} ms to pack, {proven:.0} ms to \
-                 prove, {:.0} ms in all; {} windows, {} terms in {} entries, {} slices",
+                "  {window_ns} ns, {terms} terms{}: {rewritten:.0} ms to rewrite, {:.0} ms to pack, {proven:.0} ms to \
+                 prove, {in_all:.0} ms in all; {} windows, {} terms in {} entries, {} slices; error {:.1e}, refined {:.1e}, tried in {tried:.0} ms",
+                if refine { ", to be refined" } else { "" },
                 packed.ms,
-                started.elapsed().as_secs_f64() * 1e3,
                 equations.windows,
                 equations.terms(),
                 packed.cols.len(),
                 packed.slices(),
+                error.unrefined,
+                error.refined,
             );
         }
     }

@@ -9,18 +9,17 @@
 
 #[path = "../tests/fixture/gpu.rs"]
 mod fixture;
+#[path = "../tests/fixture/source.rs"]
+mod source;
 
 use fixture::gpu;
-use sparsetune::domain::problem::{Diagonal, Triangle};
+use source::bring;
+use sparsetune::domain::problem::Triangle;
 use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::survey::{EFFORT, Effort, LevelProfile, Reach, survey_by};
-use sparsetune::sparse::Csr;
-use sparsetune::sparse::generate::Spec;
-use sparsetune::sparse::read::{Limits, read_path};
 use std::error::Error;
-use std::path::Path;
 use std::time::Instant;
 
 const USUAL: [&str; 22] = [
@@ -70,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let system = System::of(&matrix, &problem, &gpu())?;
         let profile = LevelProfile::of(&system);
         for (window_ns, terms) in REWRITINGS {
-            let how = Rewrite { window_ns, terms };
+            let how = Rewrite::of(window_ns, terms);
             let whole = rewritten(&system, how);
             print!("{source} {window_ns} ns: {:.1} levels a window", whole.levels);
             for (strata, off) in STRATA.into_iter().zip(&mut off) {
@@ -100,13 +99,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
-}
-
-fn bring(source: &str) -> Result<(Csr, Diagonal), Box<dyn Error>> {
-    if Path::new(source).exists() {
-        return Ok((read_path(Path::new(source), &Limits::default())?.csr, Diagonal::Unit));
-    }
-    Ok((Spec::parse(source)?.generate()?, Diagonal::NonUnit))
 }
 
 /// The result of rewriting all levels.

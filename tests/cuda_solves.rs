@@ -4,6 +4,8 @@
 //! device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th scheme of each space (default 97), beside one of each way to take,
 //! wait and launch; `SPARSETUNE_KERNELS_ON=ragged` uses only matrices of that name, for a sanitizer.
 
+#[path = "fixture/amplifying.rs"]
+mod amplifying;
 #[path = "fixture/engine.rs"]
 mod engine;
 #[path = "fixture/system.rs"]
@@ -32,6 +34,9 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("huge row", matrix(9001, |row| if row == 9000 { (0..9000).collect() } else { vec![] })),
         // Wide enough for launches of one level each.
         ("wide", matrix(160_000, |row| if row < 80_000 { vec![] } else { vec![row - 80_000] })),
+        // Solutions of rewritten equations are refined; the second with a row that a whole block computes the residual of.
+        ("amplifying", amplifying::amplifying(1800, false)),
+        ("amplifying, huge row", amplifying::amplifying(6000, true)),
         ("poisson2d", generated("poisson2d:nx=37,ny=29")),
         ("rmat", generated("ilu0_rmat:scale=10,edge_factor=6,seed=3")),
     ]
@@ -130,7 +135,7 @@ fn every_scheme_solves_and_repeats_itself() {
             // One scheme for each way to take, to wait and to launch, and then every k-th.
             let mut ways = std::collections::BTreeSet::new();
             let chosen = |(i, candidate): &(usize, &Candidate)| {
-                let way = ["scope", "take", "sync", "alpha", "pause", "read", "ws"];
+                let way = ["scope", "take", "sync", "alpha", "pause", "refine", "read", "ws"];
                 let way = way.map(|name| candidate.params.get(name).cloned());
                 ways.insert((candidate.family.clone(), way)) || i % every.max(1) == offset
             };

@@ -23,7 +23,7 @@ struct Job {
 }
 
 fn schemes(unroll: u32, all: bool) -> Vec<Scheme> {
-    let rewrite = Rewrite { window_ns: 0, terms: 64 };
+    let rewrite = Rewrite::of(0, 64);
     let scheme = |take, sync, scope, pause, alpha| Scheme {
         rewrite,
         lanes: 0,
@@ -41,6 +41,9 @@ fn schemes(unroll: u32, all: bool) -> Vec<Scheme> {
         scheme(Take::Spread, Sync::Sentinel, Scope::Shared { blocks: 1 }, 0, 0),
         scheme(Take::Spread, Sync::Sentinel, Scope::Shared { blocks: 8 }, 0, 0),
     ];
+    // Refined: solved twice, with the residual between.
+    let refined = Rewrite { refine: true, ..Rewrite::of(1000, 64) };
+    list.extend([list[0], list[3]].map(|scheme| Scheme { rewrite: refined, ..scheme }));
     if all {
         list.push(scheme(Take::Spread, Sync::Sentinel, Scope::Shared { blocks: 16 }, 1, 0));
         for take in [Take::Block, Take::Spread, Take::Ticket] {

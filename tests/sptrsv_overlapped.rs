@@ -46,7 +46,7 @@ fn lower(rows: usize, row: impl Fn(usize) -> Vec<u32>) -> Csr {
 }
 
 fn packed(system: &System, shape: &Shape) -> Packed {
-    let plain = rewrite(system, Rewrite { window_ns: 0, terms: 64 });
+    let plain = rewrite(system, Rewrite::of(0, 64));
     let equations = split_by(plain, Parts::of_rows(shape.row_terms() as usize));
     let packed = pack(&equations, system.problem.dtype, shape).expect("packs");
     prove(&packed, shape, system.triangular.rows()).expect("is proved");

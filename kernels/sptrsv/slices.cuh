@@ -30,6 +30,7 @@ enum class Take {
 //   kTake      how a warp gets its slices
 //   kWaits     false: all that this launch needs was written by earlier ones
 //   kPause     sleep after a poll that found nothing, in units of 32 ns
+//   kAdds      the solution is added to x, which an earlier launch has written
 template <typename Settings>
 struct SlicesConfig : Settings {
     static constexpr int kRhsLanes = Settings::kRhsLanes, kColumns = Settings::kColumns;
@@ -283,7 +284,10 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
             const u32 j = column + c * Config::kRhsLanes;
             if (lane.leads && j < a.rhs) {
                 work.template store<Value>(static_cast<u64>(lane.slot) * a.rhs + j, sum[c]);
-                if (row >= 0) a.x[static_cast<u64>(row) * a.rhs + j] = sum[c];
+                if (row >= 0) {
+                    Value& x = a.x[static_cast<u64>(row) * a.rhs + j];
+                    x = Config::kAdds ? x + sum[c] : sum[c];
+                }
             }
         }
         if (next >= a.end) return;

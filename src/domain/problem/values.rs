@@ -68,7 +68,8 @@ named_values! {
     /// In which sense a triangular solve has to be stable.
     #[derive(Default)]
     Stability {
-        /// Several rows at a time: equations may be rewritten within windows of levels, where coefficients stay small.
+        /// Several rows at a time: equations may be rewritten within windows of levels, where coefficients stay small or the solution is
+        /// refined.
         #[default]
         Windowed = "windowed",
         /// Each row for itself, as substitution is: no equation is rewritten.

@@ -48,6 +48,10 @@ impl Family for Slices {
                 "assumed cost of a window of levels in nanoseconds; the higher it is, the more levels are rewritten away; 0 rewrites none",
             ),
             ("terms", "most terms of a rewritten equation"),
+            (
+                "refine",
+                "whether the solution is refined: the residual is solved for, too, and added, which systems that amplify need where equations are rewritten",
+            ),
             ("lanes", "lanes per equation; 0 chooses for each slice"),
             ("warps", "solving warps per multiprocessor"),
             ("unroll", "unknowns that a lane loads before it tests the first"),
@@ -83,9 +87,9 @@ impl Family for Slices {
 
     fn keys(&self) -> Keys {
         Keys {
-            prepared_by: &["window_ns", "terms", "lanes"],
-            tiled_by: &["window_ns", "terms", "lanes", "warps"],
-            headers: &["sptrsv/slices.cuh"],
+            prepared_by: &["window_ns", "terms", "refine", "lanes"],
+            tiled_by: &["window_ns", "terms", "refine", "lanes", "warps"],
+            headers: &["sptrsv/slices.cuh", "sptrsv/refine.cuh"],
         }
     }
 

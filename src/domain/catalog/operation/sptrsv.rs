@@ -91,7 +91,7 @@ pub(super) static OPERATION: Operation = Operation {
                 Choice {
                     name: "windowed",
                     label: "of windows",
-                    sentence: "Equations may be rewritten within windows of levels where coefficients stay small; the error of a window is small beside the largest of its terms.",
+                    sentence: "Equations may be rewritten within windows of levels where coefficients stay small, or further if the solution is refined; the error of a window is small beside the largest of its terms.",
                 },
                 Choice {
                     name: "row_wise",

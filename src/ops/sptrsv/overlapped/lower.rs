@@ -19,7 +19,7 @@ use std::time::Instant;
 const KEPT_BYTES: u64 = 1 << 30;
 
 /// Equations that are not rewritten: only the diagonal is divided out.
-const PLAIN: Rewrite = Rewrite { window_ns: 0, terms: 64 };
+const PLAIN: Rewrite = Rewrite::of(0, 64);
 
 /// Keeps what schemes of one system share: the equations by their longest row, and each packing. The oldest are dropped first.
 #[derive(Default)]

@@ -8,11 +8,16 @@ use crate::domain::Candidate;
 use crate::ops::sptrsv::System;
 use std::collections::HashMap;
 
+/// Microseconds of a launch.
+const LAUNCH_US: f64 = 3.0;
+
 /// A coarse model: the effect of rewriting is estimated by rewriting some of the levels; the cost of a window follows from
 /// the hop.
 pub struct Estimate {
     levels: f64,
     rows: f64,
+    /// Entries besides the diagonal.
+    entries: f64,
     term_ns: f64,
     hop_ns: f64,
     multiprocessors: f64,
@@ -56,6 +61,7 @@ impl Estimate {
         Self {
             levels: system.levels.widths.len().max(1) as f64,
             rows: system.triangular.rows().max(1) as f64,
+            entries: system.triangular.nnz() as f64,
             term_ns: bytes / rate,
             hop_ns,
             multiprocessors: f64::from(system.device.multiprocessors.max(1)),
@@ -68,10 +74,11 @@ impl Estimate {
         self.reaches.keys().copied()
     }
 
-    /// The result of a rewriting; one that was not surveyed counts as no rewriting.
+    /// The result of a rewriting; one that was surveyed neither with refinement nor without counts as no rewriting.
     pub fn reach(&self, how: Rewrite) -> Reach {
         let none = Reach { levels: 1.0, terms: 1.0, longest: 1.0 };
-        self.reaches.get(&how).copied().unwrap_or(none)
+        let other = || self.reaches.get(&Rewrite { refine: !how.refine, ..how });
+        self.reaches.get(&how).or_else(other).copied().unwrap_or(none)
     }
 
     /// Windows that a rewriting leaves.
@@ -120,9 +127,14 @@ impl Estimate {
         // Windows of more than alpha x warps slices get a separate launch; each also ends a launch of other windows.
         let launches = match scheme.alpha {
             0 => 0.0,
-            alpha => 3.0 * windows.min(windows * slices / (f64::from(alpha) * warps)),
+            alpha => LAUNCH_US * windows.min(windows * slices / (f64::from(alpha) * warps)),
         };
         let bytes = self.rows * terms * self.term_ns * (self.multiprocessors / sms).sqrt();
+        // Two solves and, between them, a pass over the entries.
+        let (solves, between, more) = match scheme.rewrite.refine {
+            true => (2.0, (self.entries + 3.0 * self.rows) * self.term_ns, 2.0 * LAUNCH_US),
+            false => (1.0, 0.0, 0.0),
+        };
         Parts {
             windows,
             rows_a_window,
@@ -133,15 +145,15 @@ impl Estimate {
             slices,
             warps,
             rounds,
-            waiting_us: windows * a_window * crowd * aside / 1e3,
-            bytes_us: bytes / 1e3,
-            launches_us: launches,
+            waiting_us: solves * windows * a_window * crowd * aside / 1e3,
+            bytes_us: (solves * bytes + between) / 1e3,
+            launches_us: solves * launches + more,
         }
     }
 
     /// Predicted microseconds of one call.
     pub fn us(&self, scheme: &Scheme) -> f64 {
         let parts = self.parts(scheme);
-        3.0 + parts.launches_us + parts.waiting_us + parts.bytes_us
+        LAUNCH_US + parts.launches_us + parts.waiting_us + parts.bytes_us
     }
 }

@@ -1,13 +1,15 @@
-//! Lowers a scheme: rewrites, splits and packs the system (shared results are kept), proves progress, and plans the launches.
+//! Lowers a scheme: rewrites, splits and packs the system (shared results are kept), proves progress, and plans the launches. Where the
+//! solution is to be refined, that is tried first.
 
 use super::equations::Equations;
 use super::pack::{Packed, Packing, pack};
 use super::prove::prove;
+use super::refine;
 use super::rewrite::{Rewrite, rewrite};
 use super::scheme::{Scheme, Scope, Sync, Take};
 use super::space::legal;
 use super::split::split;
-use super::text::{Range, Text, source};
+use super::text::{Pass, RESIDUAL_THREADS, Range, Text, source};
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
 use crate::domain::{Candidate, Dtype};
 use crate::ops::Refusal;
@@ -28,6 +30,8 @@ const WARPS_A_BLOCK: u32 = 16;
 #[derive(Default)]
 pub struct SlicesLowerer {
     equations: Vec<(Rewrite, Arc<Equations>)>,
+    /// Rewritings whose solutions refinement does not make good for.
+    refused: Vec<(Rewrite, Refusal)>,
     packed: Vec<((Rewrite, Packing), Arc<Packed>)>,
 }
 
@@ -54,7 +58,7 @@ impl SlicesLowerer {
         packing: Packing,
         system: &System,
     ) -> Result<(f64, Arc<Packed>), Refusal> {
-        let equations = self.equations(rewriting, system);
+        let equations = self.equations(rewriting, system)?;
         let key = (rewriting, packing);
         if let Some((_, packed)) = self.packed.iter().find(|(known, _)| *known == key) {
             return Ok((equations.ms, packed.clone()));
@@ -66,14 +70,30 @@ impl SlicesLowerer {
         Ok((equations.ms, packed))
     }
 
-    fn equations(&mut self, rewriting: Rewrite, system: &System) -> Arc<Equations> {
+    fn equations(
+        &mut self,
+        rewriting: Rewrite,
+        system: &System,
+    ) -> Result<Arc<Equations>, Refusal> {
         if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == rewriting) {
-            return known.clone();
+            return Ok(known.clone());
         }
-        let equations = Arc::new(split(rewrite(system, rewriting)));
+        if let Some((_, why)) = self.refused.iter().find(|(known, _)| *known == rewriting) {
+            return Err(why.clone());
+        }
+        let mut equations = split(rewrite(system, rewriting));
+        if rewriting.refine {
+            let started = Instant::now();
+            if let Err(why) = refine::tried(system, &equations) {
+                self.refused.push((rewriting, why.clone()));
+                return Err(why);
+            }
+            equations.ms += started.elapsed().as_secs_f64() * 1e3;
+        }
+        let equations = Arc::new(equations);
         self.make_room(equations.bytes());
         self.equations.push((rewriting, equations.clone()));
-        equations
+        Ok(equations)
     }
 
     fn make_room(&mut self, bytes: u64) {
@@ -93,9 +113,10 @@ impl SlicesLowerer {
 }
 
 fn arrays(scheme: &Scheme, packing: Packing, packed: &Packed) -> Vec<Array> {
-    let Rewrite { window_ns, terms } = scheme.rewrite;
+    let Rewrite { window_ns, terms, refine } = scheme.rewrite;
     let Packing { width, lanes, warps, .. } = packing;
-    let name = |what| format!("slices_{what}_{window_ns}_{terms}_{width}_{lanes}_{warps}");
+    let grown = if refine { "_refined" } else { "" };
+    let name = |what| format!("slices_{what}_{window_ns}_{terms}{grown}_{width}_{lanes}_{warps}");
     let array = |what, data| Array { name: name(what), data };
     vec![
         array("meta", ArrayData::U32(packed.meta.clone())),
@@ -114,11 +135,17 @@ struct Layout<'a> {
 impl Layout<'_> {
     fn program(&self) -> Result<(CudaProgram, Vec<Scratch>), Refusal> {
         let source = source(self.scheme, &self.system.problem);
-        let (steps, scratch) = match self.scheme.scope {
-            Scope::Shared { blocks } => (vec![self.shared(blocks)?], Vec::new()),
-            Scope::Global => (self.launches(), self.scratch()),
-        };
-        Ok((CudaProgram::of_steps(source, steps), scratch))
+        let mut steps = Vec::new();
+        for &pass in self.scheme.passes() {
+            if pass == Pass::Again {
+                steps.push(self.residual());
+            }
+            match self.scheme.scope {
+                Scope::Shared { blocks } => steps.push(self.shared(blocks, pass)?),
+                Scope::Global => steps.extend(self.launches(pass)),
+            }
+        }
+        Ok((CudaProgram::of_steps(source, steps), self.scratch()))
     }
 
     fn work_bytes(&self) -> u64 {
@@ -134,7 +161,14 @@ impl Layout<'_> {
         Range { first, end, slots: self.packed.slots as u32 }
     }
 
-    fn shared(&self, blocks: u32) -> Result<Step, Refusal> {
+    fn residual(&self) -> Step {
+        let triangular = &self.system.triangular;
+        let rows = triangular.rows() as u32;
+        let blocks = rows.div_ceil(self.text().residual_rows()).max(1);
+        self.text().residual(rows, triangular.reversed).step(blocks, RESIDUAL_THREADS)
+    }
+
+    fn shared(&self, blocks: u32, pass: Pass) -> Result<Step, Refusal> {
         // Partial sums of split equations add to the unknowns that `legal` counts.
         let (work, most) = (self.work_bytes(), self.system.device.shared_bytes_per_block);
         if work > most {
@@ -143,7 +177,7 @@ impl Layout<'_> {
                 self.packed.slots
             )));
         }
-        let kernel = self.text().shared(blocks, self.range(0, self.packed.slices()));
+        let kernel = self.text().shared(blocks, pass, self.range(0, self.packed.slices()));
         Ok(Step {
             shared_bytes: work as u32,
             resident: true,
@@ -152,7 +186,7 @@ impl Layout<'_> {
     }
 
     /// Launches in order: windows with many slices alone, runs of other windows together.
-    fn launches(&self) -> Vec<Step> {
+    fn launches(&self, pass: Pass) -> Vec<Step> {
         let windows = &self.packed.window_start;
         let end = self.packed.slices();
         let warps = self.scheme.warps * self.system.device.multiprocessors;
@@ -165,40 +199,46 @@ impl Layout<'_> {
         let mut first = 0;
         for window in windows.windows(2).filter(|window| wide(window)) {
             if window[0] > first {
-                steps.push(self.waiting(first, window[0]));
+                steps.push(self.waiting(pass, first, window[0]));
             }
-            steps.push(self.window(window[0], window[1]));
+            steps.push(self.window(pass, window[0], window[1]));
             first = window[1];
         }
         // An empty system is still one launch, which does nothing.
         if first < end || steps.is_empty() {
-            steps.push(self.waiting(first, end));
+            steps.push(self.waiting(pass, first, end));
         }
         steps
     }
 
-    fn waiting(&self, first: u32, end: u32) -> Step {
+    fn waiting(&self, pass: Pass, first: u32, end: u32) -> Step {
         let a_block = self.scheme.warps.min(WARPS_A_BLOCK);
         let blocks = self.scheme.warps / a_block * self.system.device.multiprocessors;
         // No more blocks than there are slices for.
         let grid = blocks.min((end - first).div_ceil(a_block)).max(1);
         let resident = self.scheme.take != Take::Ticket;
-        let kernel = self.text().waiting(self.range(first, end));
+        let kernel = self.text().waiting(pass, self.range(first, end));
         Step { resident, ..kernel.step(grid, a_block * 32) }
     }
 
-    fn window(&self, first: u32, end: u32) -> Step {
+    fn window(&self, pass: Pass, first: u32, end: u32) -> Step {
         let grid = (end - first).div_ceil(WINDOW_BLOCK / 32);
-        self.text().window(self.range(first, end)).step(grid, WINDOW_BLOCK)
+        self.text().window(pass, self.range(first, end)).step(grid, WINDOW_BLOCK)
     }
 
     fn scratch(&self) -> Vec<Scratch> {
         let bytes = self.work_bytes();
-        let mut scratch = match self.scheme.sync {
-            Sync::Sentinel => vec![Scratch { bytes, fill: u32::MAX }; 2],
+        let mut scratch = match (self.scheme.scope, self.scheme.sync) {
+            (Scope::Shared { .. }, _) => Vec::new(),
+            (Scope::Global, Sync::Sentinel) => vec![Scratch { bytes, fill: u32::MAX }; 2],
             // {value, epoch}: 8 bytes for f32, 16 for f64.
-            Sync::Packed => vec![Scratch { bytes: bytes * 2, fill: 0 }],
+            (Scope::Global, Sync::Packed) => vec![Scratch { bytes: bytes * 2, fill: 0 }],
         };
+        if self.scheme.rewrite.refine {
+            let problem = &self.system.problem;
+            let elements = self.system.triangular.rows() as u64 * u64::from(problem.rhs);
+            scratch.push(Scratch { bytes: elements * problem.dtype.bytes(), fill: 0 });
+        }
         if self.scheme.take == Take::Ticket {
             scratch.extend([Scratch { bytes: 4, fill: 0 }; 2]);
         }

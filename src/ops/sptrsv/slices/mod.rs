@@ -1,7 +1,7 @@
 //! The family `slices`: equations rewritten to few windows, a few equations per warp, with the value itself as the flag.
 //!
-//! Beyond the paper: rewriting (inverted blocks and dense tails are cases of it), splitting of long rows, and shared memory
-//! of one multiprocessor or one cluster as the place where unknowns are awaited.
+//! Beyond the paper: rewriting (inverted blocks and dense tails are cases of it) with a step of refinement where systems amplify, splitting
+//! of long rows, and shared memory of one multiprocessor or one cluster as the place where unknowns are awaited.
 
 pub mod accumulate;
 pub mod equations;
@@ -9,6 +9,7 @@ pub mod estimate;
 pub mod lower;
 pub mod pack;
 pub mod prove;
+pub mod refine;
 pub mod rewrite;
 pub mod scheme;
 pub mod space;

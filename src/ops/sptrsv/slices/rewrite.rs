@@ -9,8 +9,9 @@
 //! Effect on rounding: within a window a row is summed from terms of earlier windows and of b, not from its parents' computed
 //! values. Its rounding errors are relative to the window's terms, so the result is backward stable in the norm of a window;
 //! row by row it is so only where rows do not cancel terms much larger than their result. Random right-hand sides do not
-//! produce such rows in well-behaved systems; one constructed to cancel does. Plans therefore state the measured error, the
-//! space leaves out systems that amplify, and `window_ns = 0` is substitution, row by row.
+//! produce such rows in well-behaved systems; one constructed to cancel does. Plans therefore state the measured error, a
+//! system that amplifies is rewritten only where its solution is refined ([`super::refine`]), and `window_ns = 0` is substitution,
+//! row by row.
 //!
 //! Substituted coefficients are products along paths. Where they grow, so do the rounding errors of what cancels against
 //! them (Higham and Pothen, SIAM J. Sci. Comput. 15(1), 1994: the method is stable where the inverted parts are well
@@ -18,6 +19,8 @@
 
 use super::accumulate::Accumulators;
 use super::equations::{ByLevel, Equations, Place, Segment, coefficient};
+use super::refine;
+use crate::domain::Dtype;
 use crate::ops::sptrsv::System;
 use crate::sparse::Triangular;
 use rayon::prelude::*;
@@ -34,7 +37,7 @@ const SEGMENT_TERMS: usize = 1 << 20;
 ///
 /// The magnitude is 1 + sum |m_j| g_j over the row's terms, where g_j is the parent's magnitude if it is substituted and else
 /// 1: an upper bound of sum |P_k d_k| + sum |M_k|, and the same however rows of the system are scaled. The tolerance of the
-/// verification leaves about eight bits.
+/// verification leaves about eight bits, and refinement more ([`refine::growth`]).
 const GROWTH: f64 = 256.0;
 
 /// Memory of the accumulators of all threads together, bytes.
@@ -56,6 +59,20 @@ pub struct Rewrite {
     pub window_ns: u32,
     /// Most terms of an equation in unknowns, and in b; an equation that is longer without rewriting may stay so.
     pub terms: u32,
+    /// Whether the solution is refined afterwards ([`super::refine`]), so that coefficients may grow further.
+    pub refine: bool,
+}
+
+impl Rewrite {
+    /// Without refinement.
+    pub const fn of(window_ns: u32, terms: u32) -> Self {
+        Self { window_ns, terms, refine: false }
+    }
+
+    /// Largest growth of an equation, see [`GROWTH`].
+    fn most_growth(self, dtype: Dtype) -> f64 {
+        if self.refine { refine::growth(dtype) } else { GROWTH }
+    }
 }
 
 /// Rewrites a system; with `window_ns` 0, every level is a window and only the diagonal is divided out.
@@ -64,7 +81,7 @@ pub fn rewrite(system: &System, how: Rewrite) -> Equations {
     let triangular = &*system.triangular;
     let rows = triangular.rows();
     let by_level = ByLevel::of(&system.levels);
-    let mut work = Rewriting::new(triangular, how, rayon::current_num_threads());
+    let mut work = Rewriting::new(system, how, rayon::current_num_threads());
     let mut cost = WindowCost::of(system, how);
     for level in 0..system.levels.widths.len() {
         work.take(by_level.rows(level), &mut cost);
@@ -120,6 +137,7 @@ impl WindowCost {
 pub(super) struct Rewriting<'a> {
     system: &'a Triangular,
     how: Rewrite,
+    most_growth: f64,
     segments: Vec<Segment>,
     /// Narrow levels go on with the last segment.
     open: bool,
@@ -136,13 +154,16 @@ pub(super) struct Rewriting<'a> {
 }
 
 impl<'a> Rewriting<'a> {
-    pub(super) fn new(system: &'a Triangular, how: Rewrite, threads: usize) -> Self {
+    pub(super) fn new(system: &'a System, how: Rewrite, threads: usize) -> Self {
+        let most_growth = how.most_growth(system.problem.dtype);
+        let system = &*system.triangular;
         let rows = system.rows();
         let fitting = ACCUMULATOR_BYTES / (16 * rows.max(1));
         let threads = threads.min(fitting).max(1);
         Self {
             system,
             how,
+            most_growth,
             segments: Vec::new(),
             open: false,
             stored: 0,
@@ -213,7 +234,7 @@ impl<'a> Rewriting<'a> {
             }
             self.growth[row as usize] = grown;
             // Coefficients that overflow cannot be compared, and join nothing.
-            !join || grown <= GROWTH * plain && grown.is_finite()
+            !join || grown <= self.most_growth * plain && grown.is_finite()
         })
     }
 

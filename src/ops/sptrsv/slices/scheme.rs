@@ -2,6 +2,7 @@
 
 use super::pack::Packing;
 use super::rewrite::Rewrite;
+use super::text::Pass;
 use crate::domain::Candidate;
 
 /// Where the unknowns that warps wait for are stored.
@@ -90,8 +91,13 @@ impl Scheme {
     pub fn of(candidate: &Candidate) -> Option<Self> {
         let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());
         let (window_ns, terms) = (int("window_ns")?, int("terms")?);
+        let refine = match candidate.params.contains_key("refine") {
+            true => int("refine")?,
+            // Candidates of earlier versions.
+            false => 0,
+        };
         let scheme = Self {
-            rewrite: Rewrite { window_ns, terms },
+            rewrite: Rewrite { window_ns, terms, refine: refine == 1 },
             lanes: int("lanes")?,
             warps: int("warps")?,
             unroll: int("unroll")?,
@@ -118,13 +124,15 @@ impl Scheme {
         };
         let lanes = scheme.lanes == 0 || scheme.lanes.is_power_of_two() && scheme.lanes <= 32;
         let warps = (1..=32).contains(&scheme.warps) && scheme.warps.is_power_of_two();
-        (lanes && warps && [4, 8].contains(&scheme.unroll) && scheme.pause <= 8).then_some(scheme)
+        let others = [4, 8].contains(&scheme.unroll) && scheme.pause <= 8 && refine <= 1;
+        (lanes && warps && others).then_some(scheme)
     }
 
     pub fn candidate(&self) -> Candidate {
         Candidate::new(FAMILY)
             .with("window_ns", i64::from(self.rewrite.window_ns))
             .with("terms", i64::from(self.rewrite.terms))
+            .with("refine", i64::from(self.rewrite.refine))
             .with("lanes", i64::from(self.lanes))
             .with("warps", i64::from(self.warps))
             .with("unroll", i64::from(self.unroll))
@@ -133,6 +141,11 @@ impl Scheme {
             .with_text("scope", self.scope.name())
             .with("pause", i64::from(self.pause))
             .with("alpha", i64::from(self.alpha))
+    }
+
+    /// The solves of a call.
+    pub const fn passes(&self) -> &'static [Pass] {
+        if self.rewrite.refine { &[Pass::First, Pass::Again] } else { &[Pass::First] }
     }
 
     /// How equations share a warp for this many right-hand sides on this many multiprocessors.

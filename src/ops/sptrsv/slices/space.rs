@@ -1,7 +1,8 @@
 //! The space of the `slices` family: every scheme counted, those worth trying listed by explicit rules, each with a time.
 
 use super::estimate::Estimate;
-use super::rewrite::Rewrite;
+use super::refine;
+use super::rewrite::{Rewrite, rewrite};
 use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
 use crate::domain::problem::Stability;
 use crate::domain::{Candidate, Fixed, Removal, funnel};
@@ -13,6 +14,8 @@ use std::collections::{HashMap, HashSet};
 
 const WINDOW_NS: [u32; 7] = [0, 125, 250, 500, 1000, 2000, 4000];
 const TERMS: [u32; 3] = [64, 256, 1024];
+/// Steps of refinement.
+const REFINE: [u32; 2] = [0, 1];
 const LANES: [u32; 7] = [0, 1, 2, 4, 8, 16, 32];
 const WARPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const UNROLL: [u32; 2] = [4, 8];
@@ -35,9 +38,12 @@ const NARROW: f64 = 64.0;
 const LARGE: usize = 1_000_000;
 const LARGE_WINDOW_NS: [u32; 3] = [250, 500, 1000];
 
-/// Amplification above which nothing is rewritten: rows that cancel terms of such size are not reproduced by equations that
+/// Amplification above which solutions are refined: rows that cancel terms of such size are not reproduced by equations that
 /// skip them. Of the development set, systems up to 6e4 rewrite well and those from 4e9 do not.
 const AMPLIFIED: f64 = 1e6;
+
+/// The window of the rewriting that shows whether refinement suffices.
+const TRIED_WINDOW_NS: u32 = 1000;
 
 /// Entries per row from which rows are long.
 const LONG_ROWS: f64 = 32.0;
@@ -50,6 +56,7 @@ pub fn domains() -> Vec<Domain> {
     vec![
         ints("window_ns", &WINDOW_NS),
         ints("terms", &TERMS),
+        ints("refine", &REFINE),
         ints("lanes", &LANES),
         ints("warps", &WARPS),
         ints("unroll", &UNROLL),
@@ -67,17 +74,24 @@ pub fn admitted(fixed: &Fixed) -> u64 {
     let int = |name, value: u32| fixed.admits(&bare().with(name, value.into()));
     let text = |name, value: &str| fixed.admits(&bare().with_text(name, value));
     let ints = |name, values: &[u32]| values.iter().filter(|&&value| int(name, value)).count();
-    let takes = TAKES.into_iter().filter(|take| text("take", take.name())).count();
-    let syncs = SYNCS.into_iter().filter(|sync| text("sync", sync.name())).count();
     let shared = |blocks: &u32| text("scope", Scope::Shared { blocks: *blocks }.name());
     let only =
         int("alpha", 0) && text("take", Take::Spread.name()) && text("sync", Sync::Sentinel.name());
     let global = usize::from(text("scope", Scope::Global.name()));
-    let scopes = global * takes * syncs * ints("alpha", &ALPHAS)
-        + usize::from(only) * SHARED_BLOCKS.iter().filter(|&blocks| shared(blocks)).count();
-    let rewrites = ints("window_ns", &WINDOW_NS) * ints("terms", &TERMS);
+    let count = |refine: bool| {
+        let takes = TAKES.into_iter().filter(|&take| text("take", take.name()));
+        let takes = takes.filter(|&take| !refine || take != Take::Ticket).count();
+        let syncs = SYNCS.into_iter().filter(|&sync| text("sync", sync.name()));
+        let syncs = syncs.filter(|&sync| !refine || sync == Sync::Sentinel).count();
+        let scopes = global * takes * syncs * ints("alpha", &ALPHAS)
+            + usize::from(only) * SHARED_BLOCKS.iter().filter(|&blocks| shared(blocks)).count();
+        let rewritten = ints("window_ns", &WINDOW_NS[usize::from(refine)..]);
+        rewritten * ints("terms", &TERMS) * scopes
+    };
+    let refined = REFINE.into_iter().filter(|&refine| int("refine", refine));
+    let rewritten: usize = refined.map(|refine| count(refine == 1)).sum();
     let common = ints("lanes", &LANES) * ints("warps", &WARPS) * ints("unroll", &UNROLL);
-    (rewrites * common * ints("pause", &PAUSES) * scopes) as u64
+    (rewritten * common * ints("pause", &PAUSES)) as u64
 }
 
 /// The whole product, one by one.
@@ -91,25 +105,22 @@ fn every() -> Vec<Scheme> {
     let shared = |blocks| (Scope::Shared { blocks }, Take::Spread, Sync::Sentinel, 0);
     scopes.extend(SHARED_BLOCKS.map(shared));
     let mut all = Vec::new();
-    for window_ns in WINDOW_NS {
-        for terms in TERMS {
-            let rewrite = Rewrite { window_ns, terms };
-            for lanes in LANES {
-                for warps in WARPS {
-                    for (unroll, pause) in UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat()
-                    {
-                        all.extend(scopes.iter().map(|&(scope, take, sync, alpha)| Scheme {
-                            rewrite,
-                            lanes,
-                            warps,
-                            unroll,
-                            take,
-                            sync,
-                            scope,
-                            pause,
-                            alpha,
-                        }));
-                    }
+    for rewrite in every_rewrite() {
+        for lanes in LANES {
+            for warps in WARPS {
+                for (unroll, pause) in UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat() {
+                    let schemes = scopes.iter().map(|&(scope, take, sync, alpha)| Scheme {
+                        rewrite,
+                        lanes,
+                        warps,
+                        unroll,
+                        take,
+                        sync,
+                        scope,
+                        pause,
+                        alpha,
+                    });
+                    all.extend(schemes.filter(|scheme| refinable(scheme).is_ok()));
                 }
             }
         }
@@ -117,11 +128,35 @@ fn every() -> Vec<Scheme> {
     all
 }
 
+fn every_rewrite() -> Vec<Rewrite> {
+    let of = |window_ns| TERMS.map(|terms| Rewrite::of(window_ns, terms));
+    let all: Vec<Rewrite> = WINDOW_NS.into_iter().flat_map(of).collect();
+    REFINE
+        .iter()
+        .flat_map(|&refine| all.iter().map(move |&how| Rewrite { refine: refine == 1, ..how }))
+        .collect()
+}
+
+/// Why a scheme cannot be one of a refined solution, if it is to be that.
+fn refinable(scheme: &Scheme) -> Result<(), String> {
+    if !scheme.rewrite.refine {
+        return Ok(());
+    }
+    if scheme.rewrite.window_ns == 0 {
+        return Err("where no equation is rewritten there is nothing to refine".to_owned());
+    }
+    if scheme.sync == Sync::Packed || scheme.take == Take::Ticket {
+        return Err("a call that solves twice has no epochs and tickets".to_owned());
+    }
+    Ok(())
+}
+
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
     if scheme.rewrite.window_ns > 0 && system.problem.stability == Stability::RowWise {
         return Err("equations are not rewritten where each row has to be stable".to_owned());
     }
+    refinable(scheme)?;
     if scheme.warps > 16 && scheme.unroll > 4 {
         return Err("eight loads in flight need more than the 64 registers of 32 warps".to_owned());
     }
@@ -156,7 +191,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 pub fn share(system: &System, estimate: &Estimate) -> Share {
     // In a fixed order: duplicates are kept once, whichever comes first.
     let mut rewrites: Vec<Rewrite> = estimate.rewrites().collect();
-    rewrites.sort_by_key(|how| (how.window_ns, how.terms));
+    rewrites.sort_by_key(|how| (how.window_ns, how.terms, how.refine));
     let mut scored: Vec<_> = listed(system, &rewrites)
         .into_iter()
         .filter(|scheme| legal(scheme, system).is_ok())
@@ -165,8 +200,8 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     scored.dedup_by(|a, b| a.0 == b.0);
     let rules = [
-        "slices: nothing is rewritten where each row has to be stable, or where a row's terms reach 1e6 times the right-hand side; the most terms matter only \
-         where equations are rewritten; above 1,000,000 entries three windows, the most terms by the mean row, lanes \
+        "slices: nothing is rewritten where each row has to be stable; where a row's terms reach 1e6 times the right-hand side solutions are refined, \
+         or, if a trial finds that too little, nothing is rewritten; the most terms matter only where equations are; above 1,000,000 entries three windows, the most terms by the mean row, lanes \
          chosen a slice",
         "slices: lanes are chosen per slice, or 1, 4 or 32 with 2 to 16 warps",
         "slices: epochs, tickets and pauses are tried only on the plain shape",
@@ -293,139 +328,29 @@ fn mean_terms(system: &System) -> f64 {
 
 /// Rewritings worth trying; a system of one level has nothing to rewrite.
 pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
-    let mut all = vec![Rewrite { window_ns: 0, terms: TERMS[0] }];
+    let mut all = vec![Rewrite::of(0, TERMS[0])];
     let row_wise = system.problem.stability == Stability::RowWise;
-    if row_wise || system.levels.widths.len() <= 1 || amplification(system) > AMPLIFIED {
+    if row_wise || system.levels.widths.len() <= 1 {
         return all;
     }
-    let of = |window_ns, terms| Rewrite { window_ns, terms };
-    if is_large(system) {
-        let terms = if mean_terms(system) > LONG_ROWS { TERMS[2] } else { TERMS[1] };
-        all.extend(LARGE_WINDOW_NS.map(|window_ns| of(window_ns, terms)));
+    let long = mean_terms(system) > LONG_ROWS;
+    let (windows, terms): (&[u32], &[u32]) = match (is_large(system), long) {
+        (false, _) => (&WINDOW_NS[1..], &TERMS),
+        (true, false) => (&LARGE_WINDOW_NS, &TERMS[1..2]),
+        (true, true) => (&LARGE_WINDOW_NS, &TERMS[2..]),
+    };
+    let amplification = amplification(system);
+    let refine = amplification > AMPLIFIED;
+    // One rewriting stands for all; each is tried again when it is lowered.
+    let middle = Rewrite { window_ns: TRIED_WINDOW_NS, terms: TERMS[1], refine };
+    let hopeless = || refine::tried(system, &rewrite(system, middle)).is_err();
+    if refine && (amplification.is_infinite() || hopeless()) {
         return all;
     }
-    let windows = WINDOW_NS.into_iter().filter(|&ns| ns > 0);
-    all.extend(windows.flat_map(|window_ns| TERMS.map(|terms| of(window_ns, terms))));
+    let of = |&window_ns| terms.iter().map(move |&terms| Rewrite { window_ns, terms, refine });
+    all.extend(windows.iter().flat_map(of));
     all
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::problem::{Diagonal, Triangle};
-    use crate::domain::{Device, Dtype, Param, Sptrsv};
-    use crate::sparse::Csr;
-    use crate::sparse::generate::Spec;
-
-    fn device() -> Device {
-        let facts = serde_json::json!({
-            "id": "cuda:0", "kind": "cuda", "name": "imagined", "compute_capability": "9.0",
-            "multiprocessors": 132, "warp_size": 32, "max_threads_per_block": 1024,
-            "max_threads_per_multiprocessor": 2048, "max_blocks_per_multiprocessor": 32,
-            "registers_per_thread": 255, "registers_per_block": 65536,
-            "registers_per_multiprocessor": 65536, "shared_bytes_per_block": 232448,
-            "shared_bytes_per_multiprocessor": 233472, "l2_bytes": 52428800,
-            "memory_bytes": 85899345920u64, "copy_gbps": 3000.0, "hop_ns": 263.0,
-            "driver": "", "compiler": "", "vendor": null
-        });
-        serde_json::from_value(facts).unwrap()
-    }
-
-    fn system(spec: &str, rhs: u32) -> System {
-        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv {
-            rhs,
-            dtype: Dtype::F64,
-            triangle,
-            diagonal,
-            transpose: false,
-            ..Sptrsv::PLAIN
-        };
-        let matrix = Spec::parse(spec).unwrap().generate().unwrap();
-        System::of(&matrix, &problem, &device()).unwrap()
-    }
-
-    #[test]
-    fn a_system_that_amplifies_is_not_rewritten() {
-        // x is doubled from row to row: 2^60 at the end.
-        let rows = 60usize;
-        let indptr: Vec<usize> = (0..=rows).map(|row| (2 * row).saturating_sub(1)).collect();
-        let indices = (0..rows as u32).flat_map(|row| row.saturating_sub(1)..=row).collect();
-        let values = (0..indptr[rows]).map(|e| if e % 2 == 0 { 1.0 } else { -2.0 }).collect();
-        let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
-        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-        let problem = Sptrsv {
-            rhs: 1,
-            dtype: Dtype::F64,
-            triangle,
-            diagonal,
-            transpose: false,
-            ..Sptrsv::PLAIN
-        };
-        let system = System::of(&matrix, &problem, &device()).unwrap();
-        assert!(amplification(&system) > AMPLIFIED);
-        assert!(
-            share(&system, &Estimate::of(&system))
-                .scored
-                .iter()
-                .all(|(scheme, _)| scheme.int("window_ns") == Some(0))
-        );
-    }
-
-    #[test]
-    fn the_full_space_is_counted_right_and_holds_what_is_listed() {
-        let every = every();
-        let whole: HashSet<Scheme> = every.iter().copied().collect();
-        assert_eq!((whole.len(), every.len() as u64), (every.len(), admitted(&Fixed::default())));
-        let int = |name: &str, value: i64| (name.to_owned(), Param::Int(value));
-        let text = |name: &str, value: &str| (name.to_owned(), Param::Text(value.to_owned()));
-        for pairs in [
-            vec![int("terms", 64), text("scope", "global")],
-            vec![int("slices.alpha", 0), text("take", "spread")],
-            vec![text("sync", "packed"), int("ag.lanes", 3)],
-            vec![int("warps", 3)],
-        ] {
-            let fixed = Fixed(pairs.into_iter().collect());
-            let found = every.iter().filter(|scheme| fixed.admits(&scheme.candidate())).count();
-            assert_eq!(admitted(&fixed), found as u64, "{fixed}");
-        }
-        for (spec, rhs, most) in [
-            // Narrow levels, unknowns that fit a multiprocessor; wide ones; neither; one level of one row; a level.
-            ("ilu0_poisson2d:nx=100,ny=100,seed=1", 1, 900),
-            ("ilu0_poisson3d:nx=70,ny=70,nz=70,seed=1", 16, 900),
-            ("ilu0_random:n=20000,per_row=5,seed=1", 3, 900),
-            ("banded:n=1,half=0", 64, 60),
-            ("banded:n=5000,half=0", 1, 60),
-        ] {
-            let system = system(spec, rhs);
-            let share = share(&system, &Estimate::of(&system));
-            assert!((20..=most).contains(&share.scored.len()), "{spec}: {}", share.scored.len());
-            assert_eq!(share.full, admitted(&Fixed::default()));
-            let unique: HashSet<String> = share.scored.iter().map(|(c, _)| c.to_string()).collect();
-            assert_eq!(unique.len(), share.scored.len());
-            for (candidate, us) in &share.scored {
-                let scheme = Scheme::of(candidate).unwrap();
-                assert!(us.is_finite() && *us > 0.0, "{candidate}: {us} us");
-                assert_eq!(&scheme.candidate(), candidate);
-                assert_eq!(legal(&scheme, &system), Ok(()), "{candidate}");
-                assert!(whole.contains(&scheme), "{candidate}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_cannot_run_is_refused() {
-        let system = system("ilu0_poisson2d:nx=100,ny=100,seed=1", 1);
-        let all = every();
-        let refused = |why: &str| {
-            all.iter()
-                .filter(|scheme| legal(scheme, &system).is_err_and(|e| e.contains(why)))
-                .count()
-        };
-        assert!(["registers", "epoch", "tickets"].map(refused).iter().all(|&count| count > 0));
-        let narrow =
-            System { device: Device { compute_capability: "8.0".into(), ..device() }, ..system };
-        let cluster = |scheme: &&Scheme| matches!(scheme.scope, Scope::Shared { blocks: 2.. });
-        assert!(all.iter().filter(cluster).all(|scheme| legal(scheme, &narrow).is_err()));
-    }
-}
+mod tests;

@@ -124,7 +124,7 @@ pub fn survey_by(profile: &LevelProfile<'_>, how: Rewrite, effort: Effort) -> Re
     let (system, by_level, levels) = (profile.system, &profile.by_level, profile.levels());
     let edges = edges(profile, effort);
     let (edge, strata) = (|stratum: usize| edges[stratum], edges.len() - 1);
-    let mut work = Rewriting::new(&system.triangular, how, 1);
+    let mut work = Rewriting::new(system, how, 1);
     let mut whole = Sums::default();
     let (mut stratum, mut from) = (0, 0);
     while from < levels {

@@ -7,9 +7,41 @@ use crate::ops::program::{
     EntryPoint, Operand, Setting, aggregate, number, parameter, program, settings,
 };
 
-/// Names of the settings of the kernel that waits, and of the kernel for one window, which does not need to.
-const SOLVE: &str = "Solve";
-const SOLVE_WINDOW: &str = "SolveWindow";
+/// Threads of a block of the kernel that computes the residual: `kResidualThreads` of `kernels/sptrsv/refine.cuh`.
+pub const RESIDUAL_THREADS: u32 = 256;
+
+/// Most entry lanes of a row of the residual. Rows of systems that are solved level by level are short.
+const RESIDUAL_LANES: u32 = 8;
+
+/// Name of the settings of the kernel that computes the residual.
+const RESIDUAL: &str = "OfResidual";
+
+/// Which solve of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// For b: the only one without refinement.
+    First,
+    /// For the residual; the solution is added to x.
+    Again,
+}
+
+impl Pass {
+    /// Names of the kernel that waits and of its settings.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::First => ("solve", "Solve"),
+            Self::Again => ("solve_again", "SolveAgain"),
+        }
+    }
+
+    /// Names of the kernel for one window, which does not need to wait, and of its settings.
+    const fn names_of_window(self) -> (&'static str, &'static str) {
+        match self {
+            Self::First => ("solve_window", "SolveWindow"),
+            Self::Again => ("solve_window_again", "SolveWindowAgain"),
+        }
+    }
+}
 
 /// What a launch works on; the default serves if only the text is needed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,49 +64,69 @@ pub struct Text<'a> {
 pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
     let text = Text { scheme, problem };
     let range = Range::default();
-    let header = &["sptrsv/slices.cuh"];
-    match scheme.scope {
-        Scope::Shared { blocks } => {
-            let solve = text.settings(SOLVE, Take::Spread, true);
-            program(header, &solve, &[text.shared(blocks, range)])
-        }
-        Scope::Global => {
-            let mut definitions = text.settings(SOLVE, scheme.take, true);
-            let mut kernels = vec![text.waiting(range)];
-            if scheme.alpha > 0 {
-                definitions += &text.settings(SOLVE_WINDOW, Take::Block, false);
-                kernels.push(text.window(range));
+    let (mut definitions, mut kernels) = (String::new(), Vec::new());
+    for &pass in scheme.passes() {
+        let (_, settings) = pass.names();
+        match scheme.scope {
+            Scope::Shared { blocks } => {
+                definitions += &text.settings(settings, Take::Spread, true, pass);
+                kernels.push(text.shared(blocks, pass, range));
             }
-            program(header, &definitions, &kernels)
+            Scope::Global => {
+                definitions += &text.settings(settings, scheme.take, true, pass);
+                kernels.push(text.waiting(pass, range));
+                if scheme.alpha > 0 {
+                    let (_, settings) = pass.names_of_window();
+                    definitions += &text.settings(settings, Take::Block, false, pass);
+                    kernels.push(text.window(pass, range));
+                }
+            }
         }
     }
+    let mut headers = vec!["sptrsv/slices.cuh"];
+    if scheme.rewrite.refine {
+        headers.push("sptrsv/refine.cuh");
+        definitions += &text.residual_settings();
+        kernels.push(text.residual(0, false));
+    }
+    program(&headers, &definitions, &kernels)
 }
-
 impl Text<'_> {
     /// The kernel of a cluster of `blocks` blocks that keeps its unknowns in shared memory.
-    pub fn shared(&self, blocks: u32, range: Range) -> EntryPoint {
+    pub fn shared(&self, blocks: u32, pass: Pass, range: Range) -> EntryPoint {
+        let (name, settings) = pass.names();
         let operands = vec![
-            self.slices(range),
+            self.slices(pass, range),
             number("slots", range.slots),
             parameter("u64", "deadline_ns", Arg::DeadlineNs),
             parameter("u32*", "status", Arg::Status),
         ];
-        let function = format!("slices_shared<SlicesConfig<{SOLVE}>, {blocks}>");
-        EntryPoint { name: "solve", launch_bounds: None, cluster: blocks, function, operands }
+        let function = format!("slices_shared<SlicesConfig<{settings}>, {blocks}>");
+        EntryPoint { name, launch_bounds: None, cluster: blocks, function, operands }
     }
 
     /// The kernel whose warps wait for unknowns in global memory.
-    pub fn waiting(&self, range: Range) -> EntryPoint {
-        self.global("solve", SOLVE, range)
+    pub fn waiting(&self, pass: Pass, range: Range) -> EntryPoint {
+        self.global(pass.names(), pass, range)
     }
 
     /// The kernel for one window, which does not need to wait.
-    pub fn window(&self, range: Range) -> EntryPoint {
-        self.global("solve_window", SOLVE_WINDOW, range)
+    pub fn window(&self, pass: Pass, range: Range) -> EntryPoint {
+        self.global(pass.names_of_window(), pass, range)
     }
 
-    fn global(&self, name: &'static str, settings: &str, range: Range) -> EntryPoint {
+    fn global(
+        &self,
+        (name, settings): (&'static str, &str),
+        pass: Pass,
+        range: Range,
+    ) -> EntryPoint {
         let [work, other, epoch] = match self.scheme.sync {
+            // Each solve of a refined call clears what the other one fills, so that nothing alternates from call to call.
+            Sync::Sentinel if self.scheme.rewrite.refine => {
+                let own = usize::from(pass == Pass::Again);
+                [Arg::Scratch(own), Arg::Scratch(1 - own), Arg::U32(0)]
+            }
             Sync::Sentinel => {
                 [Arg::Turn { even: 0, odd: 1 }, Arg::Turn { even: 1, odd: 0 }, Arg::U32(0)]
             }
@@ -91,7 +143,7 @@ impl Text<'_> {
         };
         let slot = format!("{settings}::Sync::Slot*");
         let operands = vec![
-            self.slices(range),
+            self.slices(pass, range),
             parameter(&slot, "work", work),
             parameter(&slot, "other", other),
             parameter("u32", "epoch", epoch),
@@ -102,6 +154,60 @@ impl Text<'_> {
         ];
         let function = format!("slices_global<SlicesConfig<{settings}>>");
         EntryPoint { name, launch_bounds: None, cluster: 1, function, operands }
+    }
+
+    /// The kernel that computes the residual of a system of `rows` rows.
+    pub fn residual(&self, rows: u32, reversed: bool) -> EntryPoint {
+        let value = self.value();
+        let values = || format!("const {value}*");
+        let left = Arg::Scratch(self.residual_array());
+        let operands = vec![
+            parameter("const u32*", "row_ptr", Arg::RowPtr),
+            parameter("const u32*", "cols", Arg::ColIdx),
+            parameter(values(), "vals", Arg::Values),
+            parameter(values(), "diagonal", Arg::Diagonal),
+            parameter(values(), "b", Arg::B),
+            parameter(values(), "x", Arg::C),
+            parameter(format!("{value}*"), "left", left),
+            number("rows", rows),
+            number("reversed", reversed.into()),
+            number("rhs", self.problem.rhs),
+        ];
+        EntryPoint {
+            name: "residual_of",
+            launch_bounds: Some(RESIDUAL_THREADS.to_string()),
+            cluster: 1,
+            function: format!("residual<ResidualConfig<{RESIDUAL}>>"),
+            operands: vec![aggregate(format!("Residual<{value}>"), operands)],
+        }
+    }
+
+    /// Rows of a block of that kernel.
+    pub fn residual_rows(&self) -> u32 {
+        RESIDUAL_THREADS / (self.residual_lanes() * Columns::of(self.problem.rhs).lanes)
+    }
+
+    fn residual_lanes(&self) -> u32 {
+        RESIDUAL_LANES.min(32 / Columns::of(self.problem.rhs).lanes)
+    }
+
+    fn residual_settings(&self) -> String {
+        let Columns { lanes, a_lane } = Columns::of(self.problem.rhs);
+        let members = [
+            ("Value", Setting::Type(self.value())),
+            ("kLanes", self.residual_lanes().into()),
+            ("kRhsLanes", lanes.into()),
+            ("kColumns", a_lane.into()),
+        ];
+        settings(RESIDUAL, &members)
+    }
+
+    /// Where the residual is in scratch memory: behind the work arrays, if those are not in shared memory.
+    fn residual_array(&self) -> usize {
+        match self.scheme.scope {
+            Scope::Global => self.work_arrays(),
+            Scope::Shared { .. } => 0,
+        }
     }
 
     /// Work arrays in scratch; the tickets' counters follow them.
@@ -116,8 +222,12 @@ impl Text<'_> {
         if self.problem.dtype == Dtype::F64 { "double" } else { "float" }
     }
 
-    fn slices(&self, range: Range) -> Operand {
+    fn slices(&self, pass: Pass, range: Range) -> Operand {
         let value = self.value();
+        let b = match pass {
+            Pass::First => Arg::B,
+            Pass::Again => Arg::Scratch(self.residual_array()),
+        };
         aggregate(
             format!("Slices<{value}>"),
             vec![
@@ -125,7 +235,7 @@ impl Text<'_> {
                 parameter("const u32*", "cols", Arg::Array(1)),
                 parameter(format!("const {value}*"), "vals", Arg::Array(2)),
                 parameter("const int*", "rows", Arg::Array(3)),
-                parameter(format!("const {value}*"), "b", Arg::B),
+                parameter(format!("const {value}*"), "b", b),
                 parameter(format!("{value}*"), "x", Arg::C),
                 number("first", range.first),
                 number("end", range.end),
@@ -135,7 +245,7 @@ impl Text<'_> {
     }
 
     /// The settings `name` of a kernel.
-    fn settings(&self, name: &str, take: Take, waits: bool) -> String {
+    fn settings(&self, name: &str, take: Take, waits: bool, pass: Pass) -> String {
         let value = self.value();
         let sync = match (self.scheme.sync, value) {
             (Sync::Sentinel, "double") => "Sentinel<double>",
@@ -159,6 +269,7 @@ impl Text<'_> {
             ("kTake", Setting::Enumerator("Take", take)),
             ("kWaits", waits.into()),
             ("kPause", self.scheme.pause.into()),
+            ("kAdds", (pass == Pass::Again).into()),
         ];
         settings(name, &members)
     }

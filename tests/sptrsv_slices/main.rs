@@ -1,12 +1,15 @@
 //! Rewritten, split and packed systems, solved on the host in the same steps as in the kernel.
 
-#[path = "fixture/gpu.rs"]
+#[path = "../fixture/amplifying.rs"]
+mod amplifying;
+#[path = "../fixture/gpu.rs"]
 mod fixture;
+mod refined;
 
 use fixture::gpu;
 use rayon::ThreadPoolBuilder;
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
+use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe, Step};
 use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::equations::Equations;
@@ -129,7 +132,7 @@ fn right_hand_side(rows: usize) -> Vec<f64> {
 }
 
 fn equations(system: &System, window_ns: u32, terms: u32) -> Equations {
-    split(rewrite(system, Rewrite { window_ns, terms }))
+    split(rewrite(system, Rewrite::of(window_ns, terms)))
 }
 
 fn packing(width: u32, lanes: u32) -> Packing {
@@ -277,7 +280,7 @@ fn a_slice_of_too_many_steps_is_refused() {
         70_000 => (0..70_000).map(|col| (col, -1e-5)).collect(),
         _ => vec![],
     });
-    let whole = rewrite(&system(&matrix, LOWER), Rewrite { window_ns: 0, terms: 64 });
+    let whole = rewrite(&system(&matrix, LOWER), Rewrite::of(0, 64));
     let refusal = pack(&whole, Dtype::F64, packing(32, 1)).expect_err("too long for one lane");
     assert!(refusal.to_string().contains("70000 steps"), "{refusal}");
     assert!(pack(&whole, Dtype::F64, packing(32, 32)).is_ok());
@@ -293,30 +296,41 @@ fn coefficients_beyond_the_type_are_refused() {
     }
 }
 
-/// Launches cover all slices, each once and in order, with as many arguments as the kernel has.
+/// Launches of each solve cover all slices, each once and in order, with as many arguments as the kernel has.
 fn assert_launches_all(recipe: &Recipe) {
     let Program::Cuda(program) = &recipe.program else { panic!("not for this device") };
     let slices = match &recipe.arrays[0].data {
         ArrayData::U32(meta) => meta.len() as u32 / 4,
         _ => panic!("meta are words"),
     };
-    let shared = Scheme::of(&recipe.candidate).expect("a scheme").scope != Scope::Global;
-    let mut next = 0;
+    let scheme = Scheme::of(&recipe.candidate).expect("a scheme");
+    let shared = scheme.scope != Scope::Global;
+    let solves: Vec<&[Step]> =
+        program.steps.split(|step| step.entry.starts_with("residual")).collect();
+    assert_eq!(solves.len(), if scheme.rewrite.refine { 2 } else { 1 });
+    for steps in &solves {
+        let mut next = 0;
+        for step in *steps {
+            assert_eq!(step.args.len(), if shared { 12 } else { 16 });
+            let [Arg::U32(first), Arg::U32(end)] = step.args[6..8] else {
+                panic!("{:?}", step.args)
+            };
+            assert!(first == next && (end > first || slices == 0), "{first}..{end} after {next}");
+            assert_eq!(step.cluster, if shared { step.grid[0] } else { 1 });
+            next = end;
+        }
+        assert_eq!(next, slices);
+    }
     for step in &program.steps {
-        assert_eq!(step.args.len(), if shared { 12 } else { 16 });
-        let [Arg::U32(first), Arg::U32(end)] = step.args[6..8] else { panic!("{:?}", step.args) };
-        assert!(first == next && (end > first || slices == 0), "{first}..{end} after {next}");
         assert!(step.grid[0] >= 1 && step.block[0] <= 1024 && step.shared_bytes <= 232_448);
-        assert_eq!(step.cluster, if shared { step.grid[0] } else { 1 });
         // Clusters are compiled in, so that an ordinary launch has them.
-        let cluster = match step.cluster {
-            1 => String::new(),
-            blocks => format!("__cluster_dims__({blocks}, 1, 1) "),
+        let cluster = match (step.cluster, step.entry.starts_with("residual")) {
+            (1, true) => "__launch_bounds__(256) ".to_owned(),
+            (1, false) => String::new(),
+            (blocks, _) => format!("__cluster_dims__({blocks}, 1, 1) "),
         };
         assert!(program.source.contains(&format!("void {cluster}{}(", step.entry)));
-        next = end;
     }
-    assert_eq!(next, slices);
     for arg in program.steps.iter().flat_map(|step| &step.args) {
         match *arg {
             Arg::Scratch(at) => assert!(at < recipe.scratch.len()),
@@ -357,7 +371,7 @@ fn every_listed_scheme_is_lowered() {
 fn a_survey_estimates_the_result_of_rewriting() {
     let of = |spec: &str, window_ns| {
         let system = system(&generated(spec), LOWER);
-        let how = Rewrite { window_ns, terms: 256 };
+        let how = Rewrite::of(window_ns, 256);
         let whole = rewrite(&system, how);
         let levels = system.levels.widths.len() as f64;
         let rows = system.triangular.rows() as f64;
