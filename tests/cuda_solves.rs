@@ -12,9 +12,12 @@ mod engine;
 mod system;
 
 use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::recipe::Program;
 use sparsetune::domain::{Candidate, Dtype, Problem, Sptrsv};
 use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Check, Engine};
+use sparsetune::ops::sptrsv::slices::rewrite::Rewrite;
+use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take};
 use sparsetune::ops::{self, Lowerer, TunableProblem};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
@@ -34,9 +37,7 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("huge row", matrix(9001, |row| if row == 9000 { (0..9000).collect() } else { vec![] })),
         // Wide enough for launches of one level each.
         ("wide", matrix(160_000, |row| if row < 80_000 { vec![] } else { vec![row - 80_000] })),
-        // Solutions of rewritten equations are refined; the second with a row that a whole block computes the residual of.
-        ("amplifying", amplifying::amplifying(1800, false)),
-        ("amplifying, huge row", amplifying::amplifying(6000, true)),
+        ("amplifying", amplifying::amplifying(1800, 150, false)),
         ("poisson2d", generated("poisson2d:nx=37,ny=29")),
         ("rmat", generated("ilu0_rmat:scale=10,edge_factor=6,seed=3")),
     ]
@@ -145,5 +146,73 @@ fn every_scheme_solves_and_repeats_itself() {
         }
     }
     println!("{} schemes tried, {} faults", tried.schemes, tried.faults.len());
+    assert!(tried.faults.is_empty(), "{}", tried.faults.join("\n"));
+}
+
+/// Refined schemes of every scope, with one launch a solve and with several, whether a search would list them or not.
+fn refined(rhs: u32, clusters: bool) -> Vec<Scheme> {
+    let rewrite = Rewrite { refine: true, ..Rewrite::of(1000, 256) };
+    let (take, sync, scope) = (Take::Block, Sync::Sentinel, Scope::Global);
+    let plain =
+        Scheme { rewrite, lanes: 0, warps: 8, unroll: 4, take, sync, scope, pause: 0, alpha: 0 };
+    let mut all = vec![
+        plain,
+        Scheme { lanes: 4, unroll: 8, pause: 1, ..plain },
+        Scheme { lanes: 1, warps: 32, take: Take::Spread, ..plain },
+        // A level of 265 rows or more has a launch of its own.
+        Scheme { lanes: 32, warps: 1, alpha: 2, ..plain },
+    ];
+    if rhs == 1 {
+        let blocks: &[u32] = if clusters { &[1, 8] } else { &[1] };
+        let shared =
+            |&blocks| Scheme { take: Take::Spread, scope: Scope::Shared { blocks }, ..plain };
+        all.extend(blocks.iter().map(shared));
+    }
+    all
+}
+
+#[test]
+fn refined_schemes_solve_and_repeat_themselves() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let Some(mut engine) = engine::engine(cache.path()) else { return };
+    let device = engine.device().clone();
+    let mut tried = Tried { schemes: 0, faults: Vec::new() };
+    let plain = Sptrsv { dtype: Dtype::F64, ..Sptrsv::PLAIN };
+    let (mut launches, mut expected) = (0, 0);
+    for (label, matrix) in [
+        ("amplifying", amplifying::amplifying(1800, 150, false)),
+        // A row that a whole block computes the residual of.
+        ("amplifying, huge row", amplifying::amplifying(6000, 150, true)),
+        ("amplifying, wide", amplifying::amplifying(20_000, 6000, false)),
+    ] {
+        let matrix = Arc::new(matrix);
+        for problem in [
+            plain,
+            Sptrsv { transpose: true, ..plain },
+            Sptrsv { rhs: 3, transpose: true, ..plain },
+            Sptrsv { rhs: 16, ..plain },
+            Sptrsv { rhs: 33, ..plain },
+            Sptrsv { dtype: Dtype::F32, ..plain },
+            Sptrsv { dtype: Dtype::F32, rhs: 33, transpose: true, ..plain },
+        ] {
+            // Sums of thousands of rows that grow leave single precision too few digits.
+            if problem.dtype == Dtype::F32 && label.ends_with("huge row") {
+                continue;
+            }
+            engine.load(system::operands(&matrix, &problem)).expect("loads");
+            let mut lowerer = problem.lowerer(matrix.clone(), &device).expect("sptrsv");
+            for scheme in refined(problem.rhs, device.compute_major() >= Some(9)) {
+                let candidate = scheme.candidate();
+                let recipe = lowerer.lower(&candidate);
+                let recipe = recipe.unwrap_or_else(|why| panic!("{label}, {candidate}: {why}"));
+                let Program::Cuda(program) = recipe.program else { panic!("not for a GPU") };
+                launches = launches.max(program.steps.len());
+                expected += 1;
+                tried.one(&mut engine, lowerer.as_mut(), (label, &problem), &candidate);
+            }
+        }
+    }
+    assert_eq!(tried.schemes, expected);
+    assert!(launches > 5, "a level of its own has a launch of its own: {launches}");
     assert!(tried.faults.is_empty(), "{}", tried.faults.join("\n"));
 }

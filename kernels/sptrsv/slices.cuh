@@ -263,6 +263,14 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
 
         const SliceLane<Config> lane(meta, entry_lane);
         const int row = lane.leads ? a.rows[lane.slot] : -1;
+        // What is added to is on its way while other unknowns are awaited.
+        Value before[Config::kColumns];
+#pragma unroll
+        for (int c = 0; c < Config::kColumns; ++c) {
+            const u32 j = column + c * Config::kRhsLanes;
+            before[c] = Value(0);
+            if (Config::kAdds && row >= 0 && j < a.rhs) before[c] = a.x[static_cast<u64>(row) * a.rhs + j];
+        }
         Terms<Config> terms;
         terms.fetch(a, lane.x_at, lane.x_steps);
         Value sum[Config::kColumns];
@@ -285,8 +293,7 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
             if (lane.leads && j < a.rhs) {
                 work.template store<Value>(static_cast<u64>(lane.slot) * a.rhs + j, sum[c]);
                 if (row >= 0) {
-                    Value& x = a.x[static_cast<u64>(row) * a.rhs + j];
-                    x = Config::kAdds ? x + sum[c] : sum[c];
+                    a.x[static_cast<u64>(row) * a.rhs + j] = Config::kAdds ? before[c] + sum[c] : sum[c];
                 }
             }
         }

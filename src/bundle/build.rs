@@ -204,7 +204,10 @@ fn forward(
             let steps = steps.collect::<Result<Vec<_>, BuildError>>()?;
             let passes_on =
                 |argument: &Argument| matches!(argument, Argument::Turn { .. } | Argument::Epoch);
-            let graph = match steps.iter().flat_map(|step| &step.arguments).any(passes_on) {
+            // What is filled with a mark of absence is left so for the next call, too.
+            let marked = launch.scratch.iter().any(|scratch| scratch.fill != 0);
+            let arguments = steps.iter().flat_map(|step| &step.arguments);
+            let graph = match arguments.into_iter().any(passes_on) || marked {
                 true => GraphUse::Refill,
                 false => GraphUse::Plain,
             };

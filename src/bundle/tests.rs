@@ -5,6 +5,7 @@ mod cpp;
 mod documents;
 mod hostile;
 mod pair;
+mod refined;
 
 use super::places::gathered;
 use super::*;

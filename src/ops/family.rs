@@ -202,8 +202,12 @@ mod tests {
             let known: Vec<_> = catalog().families().iter().filter(stores).collect();
             assert_eq!(known.len(), 1, "{problem} {kind:?} {candidate}");
             *seen.entry(known[0].id).or_insert(0) += 1;
-            // What only a request gives a scheme is listed for none.
-            let listed = |name: &&str| *name != crate::domain::candidate::WITHOUT;
+            // What only a request gives a scheme is listed for none, and only a refined one says that it is.
+            let listed = |name: &&str| match *name {
+                crate::domain::candidate::WITHOUT => false,
+                "refine" => candidate.params.contains_key("refine"),
+                _ => true,
+            };
             let names = known[0].parameters.iter().map(|known| known.name);
             let names: Vec<&str> = names.filter(listed).collect();
             assert_eq!(names.len(), candidate.params.len(), "{candidate}: {names:?}");

@@ -6,6 +6,7 @@ mod amplifying;
 mod fixture;
 mod refined;
 
+use amplifying::unit;
 use fixture::gpu;
 use rayon::ThreadPoolBuilder;
 use sparsetune::domain::problem::{Diagonal, Triangle};
@@ -30,14 +31,6 @@ const LOWER: Sptrsv = Sptrsv {
     transpose: false,
     ..Sptrsv::PLAIN
 };
-
-/// A number in [0, 1): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-fn unit(seed: u64, at: usize) -> f64 {
-    let state = (seed << 40).wrapping_add(at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-}
 
 fn system(matrix: &Csr, problem: Sptrsv) -> System {
     System::of(matrix, &problem, &gpu()).expect("a system")

@@ -38,8 +38,8 @@ pub const TEN: [(&str, bool); 10] = [
 /// and it is the analytic model's opinion, which a search hears of every family, that gets it tried.
 const FAMILY_NAMES: [&str; 6] = ["slices", "ag", "serial", "levels", "merged", "vendor"];
 
-/// Parameters with the values of those that are texts. `refine` is none of them: rewritten schemes of one system are all refined or
-/// none is, and what that costs is in the predicted times.
+/// Parameters with the values of those that are texts. `refine` came later and is none of them: what it costs is in the predicted
+/// times, and of one system's rewritten schemes that a search lists all are refined or none is.
 const PARAMETERS: [(&str, &[&str]); 22] = [
     ("window_ns", &[]),
     ("terms", &[]),

@@ -3,12 +3,16 @@
 //!
 //! A rewritten row is summed from terms of earlier windows, not from its parents' computed values. Where it cancels terms much larger than
 //! its result, as in systems that amplify their right-hand side, it is off by that much. One step of refinement, in the same
-//! precision, makes the solution as stable as substitution row by row if the first solve has some correct digits (Skeel, Mathematics of
-//! Computation 35(151), 1980; Higham, Accuracy and Stability, section 12.1). It costs a second solve and a pass over the
-//! entries; where a level is a hop and there are many, far fewer windows pay for that.
+//! precision, brings the error of each row back to that of substitution if the system's condition, times how different in size the terms of
+//! its rows are, leaves room for that (Skeel, Mathematics of Computation 35(151), 1980; Higham, Accuracy and Stability, section 12.1).
+//! In a system that amplifies it does for right-hand sides with which x grows, as those at random: then a row's terms are about as
+//! large as all that they were summed from. It does not for a right-hand side made of an x of ordinary size, whose rows cancel what
+//! the system would amplify: there the solution is stable in the norm of a window, as rewritten ones are without refinement, and a row may
+//! be off by thousands of times what substitution leaves. Who needs each row for itself asks for `stability: row_wise`.
 //!
-//! Whether a system's rewritten equations have enough correct digits is not proved but tried, in the arithmetic of the kernels, before
-//! a scheme is lowered: with the values it was tuned with, and again with each new set of values.
+//! A step costs a second solve and a pass over the entries; where a level is a hop and there are many, far fewer windows pay for that.
+//! Whether a system's equations are good enough is not proved but tried, for a right-hand side at random as verification has them, in the
+//! precision of the kernels: with the values a plan is tuned with, and again with each new set of values.
 
 use super::equations::{ByLevel, Equations};
 use crate::domain::Dtype;
@@ -25,7 +29,7 @@ const PARALLEL: usize = 4096;
 const SEED: u64 = 5;
 
 /// Largest refined error of the trial. Where the step converges it leaves a few thousandths, as substitution does; what leaves more depends
-/// on the right-hand side (email-Enron: 0.1 to 17 by the window).
+/// on chance (email-Enron: 0.1 to 17, depending on the window).
 const MOST_ERROR: f64 = 1.0 / 16.0;
 
 /// Largest growth of an equation whose solution is refined: half of the digits of the type may be lost to it.
@@ -43,8 +47,8 @@ pub fn tried(system: &System, equations: &Equations) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal(format!(
-        "the rewritten equations lose too many digits: after a step of refinement the error is {error:.1e} of the one allowed, \
-         where at most {MOST_ERROR} would leave room for other right-hand sides"
+        "the rewritten equations lose too many digits for these values: after a step of refinement the error is {error:.1e} of the one allowed. \
+         At most {MOST_ERROR} leaves room for other right-hand sides; tuning again finds another plan"
     )))
 }
 
@@ -57,7 +61,7 @@ pub struct Errors {
     pub refined: f64,
 }
 
-/// The errors for a right-hand side at random, in the arithmetic of the kernels.
+/// The errors for a right-hand side at random, in the precision of the kernels.
 pub fn errors(system: &System, equations: &Equations) -> Errors {
     let triangular = &*system.triangular;
     let dtype = system.problem.dtype;

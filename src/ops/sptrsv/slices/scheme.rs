@@ -93,7 +93,6 @@ impl Scheme {
         let (window_ns, terms) = (int("window_ns")?, int("terms")?);
         let refine = match candidate.params.contains_key("refine") {
             true => int("refine")?,
-            // Candidates of earlier versions.
             false => 0,
         };
         let scheme = Self {
@@ -128,11 +127,11 @@ impl Scheme {
         (lanes && warps && others).then_some(scheme)
     }
 
+    /// Only refined schemes say so: others have the names that they had before there were any.
     pub fn candidate(&self) -> Candidate {
-        Candidate::new(FAMILY)
+        let candidate = Candidate::new(FAMILY)
             .with("window_ns", i64::from(self.rewrite.window_ns))
             .with("terms", i64::from(self.rewrite.terms))
-            .with("refine", i64::from(self.rewrite.refine))
             .with("lanes", i64::from(self.lanes))
             .with("warps", i64::from(self.warps))
             .with("unroll", i64::from(self.unroll))
@@ -140,7 +139,8 @@ impl Scheme {
             .with_text("sync", self.sync.name())
             .with_text("scope", self.scope.name())
             .with("pause", i64::from(self.pause))
-            .with("alpha", i64::from(self.alpha))
+            .with("alpha", i64::from(self.alpha));
+        if self.rewrite.refine { candidate.with("refine", 1) } else { candidate }
     }
 
     /// The solves of a call.

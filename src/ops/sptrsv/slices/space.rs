@@ -10,6 +10,7 @@ use crate::ops::sptrsv::{Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
 use crate::sparse::{operand, oracle};
+use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 const WINDOW_NS: [u32; 7] = [0, 125, 250, 500, 1000, 2000, 4000];
@@ -41,9 +42,6 @@ const LARGE_WINDOW_NS: [u32; 3] = [250, 500, 1000];
 /// Amplification above which solutions are refined: rows that cancel terms of such size are not reproduced by equations that
 /// skip them. Of the development set, systems up to 6e4 rewrite well and those from 4e9 do not.
 const AMPLIFIED: f64 = 1e6;
-
-/// The window of the rewriting that shows whether refinement suffices.
-const TRIED_WINDOW_NS: u32 = 1000;
 
 /// Entries per row from which rows are long.
 const LONG_ROWS: f64 = 32.0;
@@ -88,8 +86,8 @@ pub fn admitted(fixed: &Fixed) -> u64 {
         let rewritten = ints("window_ns", &WINDOW_NS[usize::from(refine)..]);
         rewritten * ints("terms", &TERMS) * scopes
     };
-    let refined = REFINE.into_iter().filter(|&refine| int("refine", refine));
-    let rewritten: usize = refined.map(|refine| count(refine == 1)).sum();
+    // Schemes that are not refined do not have the parameter.
+    let rewritten = count(false) + if int("refine", 1) { count(true) } else { 0 };
     let common = ints("lanes", &LANES) * ints("warps", &WARPS) * ints("unroll", &UNROLL);
     (rewritten * common * ints("pause", &PAUSES)) as u64
 }
@@ -200,9 +198,10 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     scored.dedup_by(|a, b| a.0 == b.0);
     let rules = [
-        "slices: nothing is rewritten where each row has to be stable; where a row's terms reach 1e6 times the right-hand side solutions are refined, \
-         or, if a trial finds that too little, nothing is rewritten; the most terms matter only where equations are; above 1,000,000 entries three windows, the most terms by the mean row, lanes \
-         chosen a slice",
+        "slices: nothing is rewritten where each row has to be stable",
+        "slices: solutions are refined where a row's terms reach 1e6 times the right-hand side, with those rewritings that a trial finds good enough",
+        "slices: the most terms matter only where equations are rewritten; above 1,000,000 entries three windows, the most terms by \
+         the mean row, lanes chosen a slice",
         "slices: lanes are chosen per slice, or 1, 4 or 32 with 2 to 16 warps",
         "slices: epochs, tickets and pauses are tried only on the plain shape",
         "slices: one multiprocessor or one cluster only if levels are narrow and the unknowns fit its shared memory",
@@ -341,14 +340,18 @@ pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
     };
     let amplification = amplification(system);
     let refine = amplification > AMPLIFIED;
-    // One rewriting stands for all; each is tried again when it is lowered.
-    let middle = Rewrite { window_ns: TRIED_WINDOW_NS, terms: TERMS[1], refine };
-    let hopeless = || refine::tried(system, &rewrite(system, middle)).is_err();
-    if refine && (amplification.is_infinite() || hopeless()) {
+    if amplification.is_infinite() {
         return all;
     }
     let of = |&window_ns| terms.iter().map(move |&terms| Rewrite { window_ns, terms, refine });
-    all.extend(windows.iter().flat_map(of));
+    let rewritten: Vec<Rewrite> = windows.iter().flat_map(of).collect();
+    // Which of them a refined solution makes good for differs from one to the next. Of a large system each takes too long to be tried
+    // here: there are few, and those that are lowered are tried there.
+    let suffices = |how: &Rewrite| refine::tried(system, &rewrite(system, *how)).is_ok();
+    match refine && !is_large(system) {
+        true => all.par_extend(rewritten.into_par_iter().filter(suffices)),
+        false => all.extend(rewritten),
+    }
     all
 }
 
