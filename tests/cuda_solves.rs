@@ -17,7 +17,7 @@ use sparsetune::domain::{Candidate, Dtype, Problem, Sptrsv};
 use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Check, Engine};
 use sparsetune::ops::sptrsv::slices::rewrite::Rewrite;
-use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take};
+use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Take};
 use sparsetune::ops::{self, Lowerer, TunableProblem};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
@@ -152,9 +152,7 @@ fn every_scheme_solves_and_repeats_itself() {
 /// Refined schemes of every scope, with one launch a solve and with several, whether a search would list them or not.
 fn refined(rhs: u32, clusters: bool) -> Vec<Scheme> {
     let rewrite = Rewrite { refine: true, ..Rewrite::of(1000, 256) };
-    let (take, sync, scope) = (Take::Block, Sync::Sentinel, Scope::Global);
-    let plain =
-        Scheme { rewrite, lanes: 0, warps: 8, unroll: 4, take, sync, scope, pause: 0, alpha: 0 };
+    let plain = Scheme { unroll: 4, ..Scheme::plain(rewrite) };
     let mut all = vec![
         plain,
         Scheme { lanes: 4, unroll: 8, pause: 1, ..plain },

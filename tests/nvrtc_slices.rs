@@ -25,15 +25,13 @@ struct Job {
 fn schemes(unroll: u32, all: bool) -> Vec<Scheme> {
     let rewrite = Rewrite::of(0, 64);
     let scheme = |take, sync, scope, pause, alpha| Scheme {
-        rewrite,
-        lanes: 0,
-        warps: 8,
         unroll,
         take,
         sync,
         scope,
         pause,
         alpha,
+        ..Scheme::plain(rewrite)
     };
     let mut list = vec![
         scheme(Take::Block, Sync::Sentinel, Scope::Global, 0, 8),

@@ -1,10 +1,13 @@
 //! Systems in overlapped windows, solved on the host in the same steps as in the kernel; and the kernel's text.
 
+#[path = "fixture/backward_error.rs"]
+mod backward_error;
 #[path = "fixture/gpu.rs"]
 mod gpu;
 #[path = "fixture/nvrtc.rs"]
 mod nvrtc;
 
+use backward_error::row_errors;
 use gpu::gpu;
 use rayon::prelude::*;
 use sparsetune::domain::problem::{Diagonal, Triangle};
@@ -111,21 +114,7 @@ fn interpret(packed: &Packed, shape: &Shape, b: &[f64]) -> (Vec<f64>, Vec<Vec<f6
 
 /// Largest |Tx - b| / (|T||x| + |b|) over the rows.
 fn backward_error(system: &System, x: &[f64], b: &[f64]) -> f64 {
-    let t = &system.triangular;
-    let error = |s: usize| {
-        let row = t.original(s);
-        let (mut residual, mut scale) = (t.diagonal[s].mul_add(x[row], -b[row]), b[row].abs());
-        scale += (t.diagonal[s] * x[row]).abs();
-        for (&col, &value) in t.row(s).0.iter().zip(t.row(s).1) {
-            let x = x[t.original(col as usize)];
-            residual = value.mul_add(x, residual);
-            scale += (value * x).abs();
-        }
-        if residual == 0.0 { 0.0 } else { residual.abs() / scale }
-    };
-    (0..t.rows())
-        .map(error)
-        .fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
+    row_errors(system, x, b).into_iter().fold(0.0, f64::max)
 }
 
 /// Systems of every shape, with what a row may be off by, relative to its own terms.

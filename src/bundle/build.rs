@@ -206,8 +206,8 @@ fn forward(
                 |argument: &Argument| matches!(argument, Argument::Turn { .. } | Argument::Epoch);
             // What is filled with a mark of absence is left so for the next call, too.
             let marked = launch.scratch.iter().any(|scratch| scratch.fill != 0);
-            let arguments = steps.iter().flat_map(|step| &step.arguments);
-            let graph = match arguments.into_iter().any(passes_on) || marked {
+            let mut arguments = steps.iter().flat_map(|step| &step.arguments);
+            let graph = match marked || arguments.any(passes_on) {
                 true => GraphUse::Refill,
                 false => GraphUse::Plain,
             };

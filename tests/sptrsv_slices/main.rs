@@ -2,11 +2,14 @@
 
 #[path = "../fixture/amplifying.rs"]
 mod amplifying;
+#[path = "../fixture/backward_error.rs"]
+mod backward_error;
 #[path = "../fixture/gpu.rs"]
 mod fixture;
 mod refined;
 
 use amplifying::unit;
+use backward_error::row_errors;
 use fixture::gpu;
 use rayon::ThreadPoolBuilder;
 use sparsetune::domain::problem::{Diagonal, Triangle};
@@ -103,20 +106,9 @@ fn interpret(packed: &Packed, width: usize, b: &[f64]) -> Vec<f64> {
 
 /// Largest |Tx - b| / (|T||x| + |b|) over the rows, each row's divided by its weight (terms + 8) / 8.
 fn backward_error(system: &System, x: &[f64], b: &[f64]) -> f64 {
-    let t = &system.triangular;
-    let error = |s: usize| {
-        let row = t.original(s);
-        let (mut residual, mut scale) = (t.diagonal[s].mul_add(x[row], -b[row]), b[row].abs());
-        scale += (t.diagonal[s] * x[row]).abs();
-        for (&col, &value) in t.row(s).0.iter().zip(t.row(s).1) {
-            let x = x[t.original(col as usize)];
-            residual = value.mul_add(x, residual);
-            scale += (value * x).abs();
-        }
-        let error = if residual == 0.0 { 0.0 } else { residual.abs() / scale };
-        if error.is_nan() { f64::INFINITY } else { error * 8.0 / (t.row(s).0.len() as f64 + 8.0) }
-    };
-    (0..t.rows()).map(error).fold(0.0, f64::max)
+    let terms = |s: usize| system.triangular.row(s).0.len() as f64;
+    let errors = row_errors(system, x, b).into_iter().enumerate();
+    errors.map(|(s, error)| error * 8.0 / (terms(s) + 8.0)).fold(0.0, f64::max)
 }
 
 /// Entries in [-1, 1), as exact in single as in double precision.

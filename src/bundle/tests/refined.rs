@@ -3,24 +3,14 @@
 use super::*;
 use crate::domain::bundle::{Forward, GraphUse};
 use crate::ops::sptrsv::slices::rewrite::Rewrite;
-use crate::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take};
+use crate::ops::sptrsv::slices::scheme::Scheme;
 
 #[test]
 fn refined_solves_have_three_launches_and_begin_each_captured_call_anew() {
     let matrix = generated(GENERATED[0]).unwrap();
     for (dtype, transpose) in [(Dtype::F64, false), (Dtype::F32, true)] {
         let problem = solve(1, dtype, Triangle::Lower, transpose);
-        let scheme = Scheme {
-            rewrite: Rewrite { refine: true, ..Rewrite::of(1000, 256) },
-            lanes: 0,
-            warps: 8,
-            unroll: 4,
-            take: Take::Block,
-            sync: Sync::Sentinel,
-            scope: Scope::Global,
-            pause: 0,
-            alpha: 0,
-        };
+        let scheme = Scheme::plain(Rewrite { refine: true, ..Rewrite::of(1000, 256) });
         let candidate = scheme.candidate();
         let plan = plan(&matrix, &problem, DeviceKind::Cuda, &candidate).unwrap();
         let read = Bundle::from_bytes(bundle(&matrix, &plan, Values::Included).unwrap()).unwrap();

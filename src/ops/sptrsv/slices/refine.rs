@@ -47,8 +47,8 @@ pub fn tried(system: &System, equations: &Equations) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal(format!(
-        "the rewritten equations lose too many digits for these values: after a step of refinement the error is {error:.1e} of the one allowed. \
-         At most {MOST_ERROR} leaves room for other right-hand sides; tuning again finds another plan"
+        "the rewritten equations lose too many digits for these values: after a step of refinement the error is {error:.1e} times the one \
+         allowed, and more than {MOST_ERROR} leaves other right-hand sides no room; tuning again finds another plan"
     )))
 }
 

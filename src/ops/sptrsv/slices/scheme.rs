@@ -87,6 +87,21 @@ pub struct Scheme {
 pub const FAMILY: &str = "slices";
 
 impl Scheme {
+    /// The shape that others differ from: one launch, eight warps, slices taken in turn, lanes chosen for each.
+    pub const fn plain(rewrite: Rewrite) -> Self {
+        Self {
+            rewrite,
+            lanes: 0,
+            warps: 8,
+            unroll: 8,
+            take: Take::Block,
+            sync: Sync::Sentinel,
+            scope: Scope::Global,
+            pause: 0,
+            alpha: 0,
+        }
+    }
+
     /// The parameters of a candidate of this family; `None` if one is missing or has a value outside its domain.
     pub fn of(candidate: &Candidate) -> Option<Self> {
         let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());

@@ -243,17 +243,7 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
     let large = is_large(system);
     let mut list = Vec::new();
     for &rewrite in rewrites {
-        let plain = Scheme {
-            rewrite,
-            lanes: 0,
-            warps: 8,
-            unroll: 8,
-            take: Take::Block,
-            sync: Sync::Sentinel,
-            scope: Scope::Global,
-            pause: 0,
-            alpha: 0,
-        };
+        let plain = Scheme::plain(rewrite);
         let lanes: &[u32] = match (large, mean_terms(system) > LONG_ROWS) {
             (false, _) => &[0, 1, 4, 32],
             (true, _) if rewrite.window_ns != LARGE_WINDOW_NS[1] => &[0],
