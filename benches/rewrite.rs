@@ -22,7 +22,7 @@ use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
 use sparsetune::ops::sptrsv::slices::prove::prove;
 use sparsetune::ops::sptrsv::slices::refine::errors;
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
-use sparsetune::ops::sptrsv::slices::split::split;
+use sparsetune::ops::sptrsv::slices::split::{Parts, split};
 use std::error::Error;
 use std::time::Instant;
 
@@ -63,7 +63,7 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     for how in plain.into_iter().chain(refined) {
         for _ in 0..2 {
             let started = Instant::now();
-            let equations = split(rewrite(&system, how));
+            let equations = split(rewrite(&system, how), Parts::of_slices(32));
             let rewritten = started.elapsed().as_secs_f64() * 1e3;
             let packing = Packing { width: 32, lanes: 0, steps: 4, warps: 264 };
             let packed = pack(&equations, problem.dtype, packing)?;

@@ -168,12 +168,16 @@ def measured(xp, parts, F, A, b, solver, approximate, arguments):
 
 
 def tuned_anew(F, approximate, search):
+    return tuned_alone(lambda: sparsetune.ilu(F, approximate=approximate, wait=True, search=search or None))
+
+
+def tuned_alone(tune):
     """A plan that is kept on disk would be taken, whatever is asked of the search."""
     before = os.environ.get("SPARSETUNE_CACHE")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SPARSETUNE_CACHE"] = folder
         try:
-            return sparsetune.ilu(F, approximate=approximate, wait=True, search=search or None)
+            return tune()
         finally:
             if before is None:
                 del os.environ["SPARSETUNE_CACHE"]

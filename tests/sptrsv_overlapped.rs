@@ -20,7 +20,7 @@ use sparsetune::ops::sptrsv::overlapped::scheme::{FIRST_AWAITED, Scheme, Shape};
 use sparsetune::ops::sptrsv::overlapped::text::source;
 use sparsetune::ops::sptrsv::overlapped::{OverlappedLowerer, share};
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
-use sparsetune::ops::sptrsv::slices::split::{Parts, split_by};
+use sparsetune::ops::sptrsv::slices::split::{Parts, split};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, oracle};
 
@@ -50,7 +50,7 @@ fn lower(rows: usize, row: impl Fn(usize) -> Vec<u32>) -> Csr {
 
 fn packed(system: &System, shape: &Shape) -> Packed {
     let plain = rewrite(system, Rewrite::of(0, 64));
-    let equations = split_by(plain, Parts::of_rows(shape.row_terms() as usize));
+    let equations = split(plain, Parts::of_rows(shape.row_terms() as usize));
     let packed = pack(&equations, system.problem.dtype, shape).expect("packs");
     prove(&packed, shape, system.triangular.rows()).expect("is proved");
     packed

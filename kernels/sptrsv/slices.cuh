@@ -1,6 +1,6 @@
 // SpTRSV over slices: equations x = P b + M x, rewritten to few windows, a few rows per warp, the value itself the flag.
 // maps:    warp -> slices in rising order; subwarp of 2^k entry lanes -> one equation; kRhsLanes lanes -> right-hand sides
-// tune:    unroll 4 8 | take block spread ticket | sync sentinel packed | scope global shared | pause 0 1
+// tune:    unroll 4 8 | take block spread ticket | sync sentinel packed | scope global shared | pause 0 1 | ahead 0 1
 // needs:   slices in an order in which every equation follows those it needs; a resident grid, or tickets
 // refuses: more right-hand sides than kRhsLanes x kColumns; shared scope where the work array does not fit
 //
@@ -8,11 +8,10 @@
 // one coalesced load. Terms in b come first: they wait for nothing. The terms of kUnroll steps are in flight at once and
 // are added in their own order once all are there, so that results repeat bit by bit.
 #pragma once
+#include "sptrsv/slice.cuh"
 #include "sptrsv/wait.cuh"
 
 namespace sparsetune {
-
-constexpr u32 kNoTerm = 0xffffffffu;  // column of a padding entry
 
 // How a warp gets its slices.
 enum class Take {
@@ -31,6 +30,7 @@ enum class Take {
 //   kWaits     false: all that this launch needs was written by earlier ones
 //   kPause     sleep after a poll that found nothing, in units of 32 ns
 //   kAdds      the solution is added to x, which an earlier launch has written
+//   kAhead     the first terms of a warp's next slice are copied to shared memory while it waits for this one's
 template <typename Settings>
 struct SlicesConfig : Settings {
     static constexpr int kRhsLanes = Settings::kRhsLanes, kColumns = Settings::kColumns;
@@ -38,19 +38,6 @@ struct SlicesConfig : Settings {
     static_assert((kRhsLanes & (kRhsLanes - 1)) == 0 && kRhsLanes <= 32,
                   "right-hand sides share a warp by powers of two");
     static_assert(kColumns >= 1 && kColumns <= 4, "more columns per lane leave no room for loads in flight");
-};
-
-// What a launch works on. `meta[s]` is {first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8}.
-template <typename Value>
-struct Slices {
-    const uint4* meta;
-    const u32* cols;  // b terms: row of b; x terms: slot
-    const Value* vals;
-    const int* rows;  // row of x a slot stands for; -1: a partial sum
-    const Value* b;
-    Value* x;
-    u32 first, end;  // slices of this launch
-    u32 rhs;
 };
 
 // Work array in global memory, seen by all blocks.
@@ -113,49 +100,11 @@ struct SharedWork {
     }
 };
 
-// One lane's place in its warp's slice.
+// Adds the terms in b from step `t` on.
 template <typename Config>
-struct SliceLane {
-    int log_lanes, b_steps, x_steps;
-    u32 slot;    // of this lane's equation
-    bool leads;  // publishes: the first entry lane of an equation that exists
-    u32 b_at;    // this lane's first entry in b; entries of a system are counted with 32 bits
-    u32 x_at;    // and in x
-
-    __device__ __forceinline__ SliceLane(uint4 meta, int entry_lane) {
-        log_lanes = meta.w & 0xff;
-        b_steps = meta.z & 0xffff;
-        x_steps = meta.z >> 16;
-        const u32 row = static_cast<u32>(entry_lane) >> log_lanes;
-        slot = meta.x + row;
-        leads = (entry_lane & ((1 << log_lanes) - 1)) == 0 && row < (meta.w >> 8);
-        b_at = meta.y * Config::kWidth + entry_lane;
-        x_at = b_at + b_steps * Config::kWidth;
-    }
-};
-
-// kUnroll entries of one lane, loaded together.
-template <typename Config>
-struct Terms {
-    using Value = typename Config::Value;
-    u32 col[Config::kUnroll];
-    Value val[Config::kUnroll];
-
-    __device__ __forceinline__ void fetch(const Slices<Value>& a, u32 at, int left) {
-#pragma unroll
-        for (int u = 0; u < Config::kUnroll; ++u) {
-            const bool inside = u < left;
-            col[u] = inside ? a.cols[at + u * Config::kWidth] : kNoTerm;
-            val[u] = inside ? a.vals[at + u * Config::kWidth] : Value(0);
-        }
-    }
-};
-
-// Adds the terms in b.
-template <typename Config>
-__device__ __forceinline__ void add_known(const Slices<typename Config::Value>& a, const SliceLane<Config>& lane,
+__device__ __forceinline__ void add_known(int t, const Slices<typename Config::Value>& a, const SliceLane<Config>& lane,
                                           u32 column, typename Config::Value (&sum)[Config::kColumns]) {
-    for (int t = 0; t < lane.b_steps; t += Config::kUnroll) {
+    for (; t < lane.b_steps; t += Config::kUnroll) {
         Terms<Config> terms;
         terms.fetch(a, lane.b_at + t * Config::kWidth, lane.b_steps - t);
 #pragma unroll
@@ -171,6 +120,36 @@ __device__ __forceinline__ void add_known(const Slices<typename Config::Value>& 
     }
 }
 
+// The first terms in b, which are asked for together with those in x.
+template <typename Config>
+struct Known {
+    using Value = typename Config::Value;
+    static constexpr int kSteps = Ahead<Config>::kKnown;
+    Value found[kSteps][Config::kColumns];
+
+    __device__ __forceinline__ Known(const Terms<Config, kSteps>& terms, const Slices<Value>& a, u32 column) {
+#pragma unroll
+        for (int u = 0; u < kSteps; ++u) {
+#pragma unroll
+            for (int c = 0; c < Config::kColumns; ++c) {
+                const u32 j = column + c * Config::kRhsLanes;
+                found[u][c] = Value(0);
+                if (terms.col[u] != kNoTerm && j < a.rhs) {
+                    found[u][c] = a.b[static_cast<u64>(terms.col[u]) * a.rhs + j];
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void add(const Terms<Config, kSteps>& terms, Value (&sum)[Config::kColumns]) const {
+#pragma unroll
+        for (int u = 0; u < kSteps; ++u) {
+#pragma unroll
+            for (int c = 0; c < Config::kColumns; ++c) sum[c] += terms.val[u] * found[u][c];
+        }
+    }
+};
+
 // A slot that reads as 0 and is there: what a padding entry finds.
 template <typename Sync>
 struct ZeroSlot {
@@ -185,63 +164,74 @@ struct ZeroSlot<Packed<double>> {
     static __device__ __forceinline__ PackedDouble of(u32 epoch) { return PackedDouble{0, epoch}; }
 };
 
-// Adds kUnroll terms in x, waiting for those that are not there yet. False: the watchdog ended the wait.
-//
-// A slot is its own mark of what is missing: nothing else is kept for it, so that registers are left for more warps.
-template <typename Config, typename Work>
-__device__ __forceinline__ bool add_unknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work,
-                                            u32 epoch, Watchdog& watchdog,
-                                            typename Config::Value (&sum)[Config::kColumns]) {
+// kUnroll terms in x, which may not be there yet. A slot is its own mark of what is missing: nothing else is kept for it, so
+// that registers are left for more warps.
+template <typename Config>
+struct Unknown {
     using Value = typename Config::Value;
     using Sync = typename Config::Sync;
     typename Sync::Slot found[Config::kUnroll][Config::kColumns];
-#pragma unroll
-    for (int u = 0; u < Config::kUnroll; ++u) {
-#pragma unroll
-        for (int c = 0; c < Config::kColumns; ++c) {
-            const u32 j = column + c * Config::kRhsLanes;
-            found[u][c] = ZeroSlot<Sync>::of(epoch);
-            if (terms.col[u] != kNoTerm && j < rhs) found[u][c] = work.load(static_cast<u64>(terms.col[u]) * rhs + j);
-        }
-    }
-    Value value;
-    while (Config::kWaits) {
-        bool missing = false;
-#pragma unroll
-        for (int u = 0; u < Config::kUnroll; ++u) {
-#pragma unroll
-            for (int c = 0; c < Config::kColumns; ++c) missing |= !Sync::unpack(found[u][c], epoch, value);
-        }
-        if (!missing) break;
-        if (watchdog.gives_up()) return false;
-        if (Config::kPause > 0) __nanosleep(Config::kPause * 32);
+
+    // Asks for all of them.
+    template <typename Work>
+    __device__ __forceinline__ Unknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work, u32 epoch) {
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
             for (int c = 0; c < Config::kColumns; ++c) {
                 const u32 j = column + c * Config::kRhsLanes;
-                // What is available is not examined again.
-                if (!Sync::unpack(found[u][c], epoch, value)) {
+                found[u][c] = ZeroSlot<Sync>::of(epoch);
+                if (terms.col[u] != kNoTerm && j < rhs) {
                     found[u][c] = work.load(static_cast<u64>(terms.col[u]) * rhs + j);
                 }
             }
         }
     }
-#pragma unroll
-    for (int u = 0; u < Config::kUnroll; ++u) {
-#pragma unroll
-        for (int c = 0; c < Config::kColumns; ++c) {
-            Sync::unpack(found[u][c], epoch, value);
-            sum[c] += terms.val[u] * value;
-        }
-    }
-    return true;
-}
 
-// All slices of one warp, `warp` of `warps`.
+    // Adds them, waiting for those that are not there. False: the watchdog ended the wait.
+    template <typename Work>
+    __device__ __forceinline__ bool add(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work, u32 epoch,
+                                        Watchdog& watchdog, Value (&sum)[Config::kColumns]) {
+        Value value;
+        while (Config::kWaits) {
+            bool missing = false;
+#pragma unroll
+            for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+                for (int c = 0; c < Config::kColumns; ++c) missing |= !Sync::unpack(found[u][c], epoch, value);
+            }
+            if (!missing) break;
+            if (watchdog.gives_up()) return false;
+            if (Config::kPause > 0) __nanosleep(Config::kPause * 32);
+#pragma unroll
+            for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+                for (int c = 0; c < Config::kColumns; ++c) {
+                    const u32 j = column + c * Config::kRhsLanes;
+                    // What is available is not examined again.
+                    if (!Sync::unpack(found[u][c], epoch, value)) {
+                        found[u][c] = work.load(static_cast<u64>(terms.col[u]) * rhs + j);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+            for (int c = 0; c < Config::kColumns; ++c) {
+                Sync::unpack(found[u][c], epoch, value);
+                sum[c] += terms.val[u] * value;
+            }
+        }
+        return true;
+    }
+};
+
+// All slices of one warp, `warp` of `warps`. `ahead` is used where terms are copied ahead.
 template <typename Config, typename Work>
 __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value>& a, const Work& work, u32 epoch,
-                                             u32 warp, u32 warps, u32* ticket, Watchdog& watchdog) {
+                                             u32 warp, u32 warps, u32* ticket, const Ahead<Config>& ahead,
+                                             Watchdog& watchdog) {
     using Value = typename Config::Value;
     const int lane_id = threadIdx.x % 32;
     const u32 column = lane_id % Config::kRhsLanes;
@@ -252,16 +242,16 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
         if (lane_id == 0) mine = a.first + atomicAdd(ticket, 1u);
         return __shfl_sync(kAllLanes, mine, 0);
     };
-    u32 s = Config::kTake == Take::kTicket ? take(0) : a.first + warp;
-    if (s >= a.end) return;
-    uint4 meta = a.meta[s];
+    u32 next = Config::kTake == Take::kTicket ? take(0) : a.first + warp;
+    if (next >= a.end) return;
+    uint4 next_meta = a.meta[next];
+    if (Config::kAhead) ahead.copy(a, SliceLane<Config>(next_meta, entry_lane));
     while (true) {
+        const SliceLane<Config> lane(next_meta, entry_lane);
         // The next slice is known before this one is done: its description is on its way during the wait.
-        const u32 next = take(s);
-        uint4 next_meta = meta;
+        next = take(next);
         if (next < a.end) next_meta = a.meta[next];
 
-        const SliceLane<Config> lane(meta, entry_lane);
         const int row = lane.leads ? a.rows[lane.slot] : -1;
         // What is added to is on its way while other unknowns are awaited.
         Value before[Config::kColumns];
@@ -271,16 +261,30 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
             before[c] = Value(0);
             if (Config::kAdds && row >= 0 && j < a.rhs) before[c] = a.x[static_cast<u64>(row) * a.rhs + j];
         }
-        Terms<Config> terms;
-        terms.fetch(a, lane.x_at, lane.x_steps);
         Value sum[Config::kColumns];
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) sum[c] = Value(0);
-        add_known<Config>(a, lane, column, sum);
+        Terms<Config> terms;
         bool there = true;
-        for (int t = 0; t < lane.x_steps && there; t += Config::kUnroll) {
+        if (Config::kAhead) {
+            // All that the first steps need is asked for at once, and then the next slice's terms.
+            Terms<Config, Ahead<Config>::kKnown> known_terms;
+            ahead.arrive();
+            ahead.read(lane, known_terms, terms);
+            Unknown<Config> unknown(terms, column, a.rhs, work, epoch);
+            const Known<Config> known(known_terms, a, column);
+            if (next < a.end) ahead.copy(a, SliceLane<Config>(next_meta, entry_lane));
+            known.add(known_terms, sum);
+            add_known<Config>(Ahead<Config>::kKnown, a, lane, column, sum);
+            there = unknown.add(terms, column, a.rhs, work, epoch, watchdog, sum);
+        } else {
+            terms.fetch(a, lane.x_at, lane.x_steps);
+            add_known<Config>(0, a, lane, column, sum);
+        }
+        for (int t = Config::kAhead ? Config::kUnroll : 0; t < lane.x_steps && there; t += Config::kUnroll) {
             if (t > 0) terms.fetch(a, lane.x_at + t * Config::kWidth, lane.x_steps - t);
-            there = add_unknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
+            Unknown<Config> unknown(terms, column, a.rhs, work, epoch);
+            there = unknown.add(terms, column, a.rhs, work, epoch, watchdog, sum);
         }
         // If one lane gives up, its whole warp ends: no partial sum is published.
         if (!__all_sync(kAllLanes, there)) return;
@@ -298,8 +302,6 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
             }
         }
         if (next >= a.end) return;
-        s = next;
-        meta = next_meta;
     }
 }
 
@@ -314,7 +316,9 @@ __device__ __forceinline__ void slices_global(const Slices<typename Config::Valu
     if (Config::kTake == Take::kTicket && blockIdx.x == 0 && threadIdx.x == 0) *other_ticket = 0;
     Watchdog watchdog(deadline_ns, status);
     const GlobalWork<typename Config::Sync> array{work, other, epoch};
-    solve_slices<Config>(a, array, epoch, warp, gridDim.x * a_block, ticket, watchdog);
+    extern __shared__ __align__(16) unsigned char copies[];
+    const Ahead<Config> ahead(copies, of_block, threadIdx.x % 32);
+    solve_slices<Config>(a, array, epoch, warp, gridDim.x * a_block, ticket, ahead, watchdog);
 }
 
 // One cluster of kCluster blocks works; each has a copy of the work array in its shared memory.
@@ -334,7 +338,8 @@ __device__ __forceinline__ void slices_shared(const Slices<typename Config::Valu
     const u32 warp = (threadIdx.x / 32) * kCluster + blockIdx.x;
     Watchdog watchdog(deadline_ns, status);
     const SharedWork<Value, kCluster> array{words};
-    solve_slices<Config>(a, array, 0, warp, kCluster * (blockDim.x / 32), nullptr, watchdog);
+    const Ahead<Config> none(nullptr, 0, 0);
+    solve_slices<Config>(a, array, 0, warp, kCluster * (blockDim.x / 32), nullptr, none, watchdog);
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     // A block's memory must outlive the others' pushes.
     __syncwarp();

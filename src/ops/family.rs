@@ -202,10 +202,10 @@ mod tests {
             let known: Vec<_> = catalog().families().iter().filter(stores).collect();
             assert_eq!(known.len(), 1, "{problem} {kind:?} {candidate}");
             *seen.entry(known[0].id).or_insert(0) += 1;
-            // What only a request gives a scheme is listed for none, and only a refined one says that it is.
+            // What only a request gives a scheme is listed for none, and only a scheme that refines, or copies ahead, says so.
             let listed = |name: &&str| match *name {
                 crate::domain::candidate::WITHOUT => false,
-                "refine" => candidate.params.contains_key("refine"),
+                "refine" | "ahead" => candidate.params.contains_key(*name),
                 _ => true,
             };
             let names = known[0].parameters.iter().map(|known| known.name);

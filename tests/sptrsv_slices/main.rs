@@ -20,7 +20,7 @@ use sparsetune::ops::sptrsv::slices::equations::Equations;
 use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
-use sparsetune::ops::sptrsv::slices::split::split;
+use sparsetune::ops::sptrsv::slices::split::{Parts, split};
 use sparsetune::ops::sptrsv::slices::survey::{LevelProfile, survey};
 use sparsetune::ops::sptrsv::slices::{Estimate, SlicesLowerer, share};
 use sparsetune::sparse::generate::Spec;
@@ -117,7 +117,7 @@ fn right_hand_side(rows: usize) -> Vec<f64> {
 }
 
 fn equations(system: &System, window_ns: u32, terms: u32) -> Equations {
-    split(rewrite(system, Rewrite::of(window_ns, terms)))
+    split(rewrite(system, Rewrite::of(window_ns, terms)), Parts::of_slices(32))
 }
 
 fn packing(width: u32, lanes: u32) -> Packing {
@@ -208,6 +208,12 @@ fn a_huge_row_is_split() {
     let longest = (0..equations.len()).map(|at| equations.unknown(at).0.len()).max();
     assert!(longest <= Some(1024) && equations.len() > rows + 40, "{longest:?}");
     assert_solves("huge row", &matrix, LOWER);
+    // With more right-hand sides a warp has fewer lanes for terms, and its equations are shorter.
+    let rewritten = rewrite(&system(&matrix, LOWER), Rewrite::of(0, 64));
+    let equations = split(rewritten, Parts::of_slices(2));
+    let longest = (0..equations.len()).map(|at| equations.unknown(at).0.len()).max();
+    assert!(longest <= Some(64) && equations.len() > rows + 1500, "{longest:?}");
+    assert_solves("huge row, 16 sides", &matrix, Sptrsv { rhs: 16, ..LOWER });
 }
 
 #[test]
@@ -308,9 +314,11 @@ fn assert_launches_all(recipe: &Recipe) {
     }
     for step in &program.steps {
         assert!(step.grid[0] >= 1 && step.block[0] <= 1024 && step.shared_bytes <= 232_448);
-        // Clusters are compiled in, so that an ordinary launch has them.
+        // Clusters are compiled in, so that an ordinary launch has them; 32 warps a multiprocessor that copy ahead need bounds.
+        let full = step.shared_bytes > 0 && scheme.warps == 32;
         let cluster = match (step.cluster, step.entry.starts_with("residual")) {
             (1, true) => "__launch_bounds__(256) ".to_owned(),
+            (1, false) if full && !shared => "__launch_bounds__(512, 2) ".to_owned(),
             (1, false) => String::new(),
             (blocks, _) => format!("__cluster_dims__({blocks}, 1, 1) "),
         };

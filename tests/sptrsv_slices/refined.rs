@@ -56,7 +56,7 @@ fn rows_are_stable_once_refined_where_the_right_hand_side_makes_x_grow() {
         let (mut unrefined, mut windows): (f64, _) = (0.0, u32::MAX);
         for (window_ns, terms) in [(125, 64), (1000, 256), (4000, 1024)] {
             let how = Rewrite { refine: true, ..Rewrite::of(window_ns, terms) };
-            let equations = split(rewrite(&system, how));
+            let equations = split(rewrite(&system, how), Parts::of_slices(32));
             assert_in_order(&equations, rows);
             refine::tried(&system, &equations).expect("suffices");
             let tried = refine::errors(&system, &equations);
@@ -83,7 +83,7 @@ fn windows_are_stable_once_refined_where_the_right_hand_side_cancels() {
     let system = system(&amplifying(6000, 150, false), LOWER);
     let t = &system.triangular;
     let how = Rewrite { refine: true, ..Rewrite::of(1000, 256) };
-    let equations = split(rewrite(&system, how));
+    let equations = split(rewrite(&system, how), Parts::of_slices(32));
     let packed = pack(&equations, Dtype::F64, packing(32, 0)).expect("packs");
     let tolerance = solution_tolerance(Dtype::F64);
     let (mut by_row, mut by_window): (f64, f64) = (0.0, 0.0);
@@ -144,7 +144,7 @@ fn rewritings_are_listed_if_a_trial_finds_them_good_enough() {
 fn equations_that_refinement_does_not_make_good_for_are_refused() {
     let amplifies = system(&amplifying(4500, 150, false), LOWER);
     let how = Rewrite { refine: true, ..Rewrite::of(1000, 256) };
-    let mut equations = split(rewrite(&amplifies, how));
+    let mut equations = split(rewrite(&amplifies, how), Parts::of_slices(32));
     assert!(refine::errors(&amplifies, &equations).refined < 0.05);
     // Far more than half of the digits are gone.
     for value in equations.segments.iter_mut().flat_map(|segment| &mut segment.known.vals) {

@@ -72,6 +72,10 @@ impl Family for Slices {
                 "alpha",
                 "windows with more slices per warp than this are launched separately; 0 makes one launch",
             ),
+            (
+                "ahead",
+                "whether the first terms of a warp's next slice are copied to shared memory while it waits for the present one's",
+            ),
         ];
         FamilyDescriptor {
             title: "Slices",

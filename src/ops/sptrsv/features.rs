@@ -15,8 +15,9 @@ use crate::ops::features::{Described, Numbers};
 use crate::sparse::{Csr, features};
 use std::borrow::Cow;
 
-/// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata.
-pub const VERSION: u32 = 2;
+/// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata; 3 names
+/// the families `overlapped`, `chains` and `sweeps` and their parameters, refinement and copying ahead.
+pub const VERSION: u32 = 3;
 
 /// The ten features of AG-SpTRSV (section 4.5) under their names here, and whether a feature is stored as log2(size + 1).
 /// `lnnz` is the distribution of rows over levels, where the paper has that of entries: trials on record and models that ship have
@@ -36,11 +37,11 @@ pub const TEN: [(&str, bool); 10] = [
 
 /// Families that models of [`VERSION`] were trained on. One that came later has none of these set: a model's opinion of it is a guess,
 /// and it is the analytic model's opinion, which a search hears of every family, that gets it tried.
-const FAMILY_NAMES: [&str; 6] = ["slices", "ag", "serial", "levels", "merged", "vendor"];
+const FAMILY_NAMES: [&str; 9] =
+    ["slices", "ag", "serial", "levels", "merged", "vendor", "overlapped", "chains", "sweeps"];
 
-/// Parameters with the values of those that are texts. `refine` came later and is none of them: what it costs is in the predicted
-/// times, and of one system's rewritten schemes that a search lists all are refined or none is.
-const PARAMETERS: [(&str, &[&str]); 22] = [
+/// Parameters with the values of those that are texts.
+const PARAMETERS: [(&str, &[&str]); 28] = [
     ("window_ns", &[]),
     ("terms", &[]),
     ("lanes", &[]),
@@ -64,6 +65,12 @@ const PARAMETERS: [(&str, &[&str]); 22] = [
     ("threads", &[]),
     ("narrow", &[]),
     ("rows", &[]),
+    ("refine", &[]),
+    ("ahead", &[]),
+    ("levels", &[]),
+    ("awaited", &[]),
+    ("sweeps", &[]),
+    ("inner", &[]),
 ];
 
 /// The features of all schemes; `scored` has their times by the analytic model.
@@ -283,17 +290,10 @@ mod tests {
             device.kind = kind;
             let space = space(&matrix, &problem, &device, &Default::default()).unwrap();
             assert!(space.scored.len() > 5);
-            let later = |family: &str| {
-                use crate::ops::sptrsv::{chains, overlapped};
-                [overlapped::scheme::FAMILY, chains::scheme::FAMILY].contains(&family)
-            };
             for (candidate, _) in &space.scored {
-                if later(&candidate.family) {
-                    continue;
-                }
                 assert!(FAMILY_NAMES.contains(&candidate.family.as_str()));
                 let described = split_merge(candidate);
-                for (name, value) in described.params.iter().filter(|(name, _)| *name != "refine") {
+                for (name, value) in &described.params {
                     let listed = PARAMETERS.iter().find(|(known, _)| known == name);
                     let texts = listed.unwrap_or_else(|| panic!("no feature describes {name}")).1;
                     if let crate::domain::Param::Text(text) = value {

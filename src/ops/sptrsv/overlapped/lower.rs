@@ -10,7 +10,7 @@ use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scra
 use crate::ops::Refusal;
 use crate::ops::sptrsv::slices::equations::Equations;
 use crate::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
-use crate::ops::sptrsv::slices::split::{Parts, split_by};
+use crate::ops::sptrsv::slices::split::{Parts, split};
 use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,8 +74,7 @@ impl OverlappedLowerer {
         if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == longest) {
             return known.clone();
         }
-        let equations =
-            Arc::new(split_by(rewrite(system, PLAIN), Parts::of_rows(longest as usize)));
+        let equations = Arc::new(split(rewrite(system, PLAIN), Parts::of_rows(longest as usize)));
         if self.equations.len() > 1 {
             self.equations.remove(0);
         }

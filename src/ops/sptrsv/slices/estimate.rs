@@ -116,8 +116,10 @@ impl Estimate {
             Scope::Shared { .. } => 1.2 * self.hop_ns,
         };
         let group = f64::from(scheme.unroll);
+        // What a slice waits for before it can ask for unknowns.
+        let begin = if scheme.ahead { 100.0 } else { 250.0 };
         let a_window =
-            hop + 40.0 * lanes.log2() + rounds * (250.0 + (steps / group).ceil() * 350.0);
+            hop + 40.0 * lanes.log2() + rounds * (begin + (steps / group).ceil() * 350.0);
         // Waiting warps slow each other down.
         let crowd = 1.0 + 0.01 * f64::from(scheme.warps);
         let aside = match (scheme.sync, scheme.take, scheme.pause) {

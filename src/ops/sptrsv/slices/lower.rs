@@ -6,10 +6,10 @@ use super::pack::{Packed, Packing, pack};
 use super::prove::prove;
 use super::refine;
 use super::rewrite::{Rewrite, rewrite};
-use super::scheme::{Scheme, Scope, Sync, Take};
+use super::scheme::{Columns, Scheme, Scope, Sync, Take};
 use super::space::legal;
-use super::split::split;
-use super::text::{Pass, RESIDUAL_THREADS, Range, Text, source};
+use super::split::{Parts, split};
+use super::text::{Pass, RESIDUAL_THREADS, Range, Text, WARPS_A_BLOCK, source};
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
 use crate::domain::{Candidate, Dtype};
 use crate::ops::Refusal;
@@ -22,9 +22,6 @@ const KEPT_BYTES: u64 = 3 << 30;
 
 /// Threads per block of a launch that does not wait.
 const WINDOW_BLOCK: u32 = 256;
-
-/// Most warps per block; a multiprocessor with more warps has several blocks.
-const WARPS_A_BLOCK: u32 = 16;
 
 /// Keeps what schemes of one system share: each rewriting, and each packing of it. The oldest are dropped first.
 #[derive(Default)]
@@ -81,7 +78,8 @@ impl SlicesLowerer {
         if let Some((_, why)) = self.refused.iter().find(|(known, _)| *known == rewriting) {
             return Err(why.clone());
         }
-        let mut equations = split(rewrite(system, rewriting));
+        let width = Columns::of(system.problem.rhs).width();
+        let mut equations = split(rewrite(system, rewriting), Parts::of_slices(width));
         if rewriting.refine {
             let started = Instant::now();
             if let Err(why) = refine::tried(system, &equations) {
@@ -218,7 +216,11 @@ impl Layout<'_> {
         let grid = blocks.min((end - first).div_ceil(a_block)).max(1);
         let resident = self.scheme.take != Take::Ticket;
         let kernel = self.text().waiting(pass, self.range(first, end));
-        Step { resident, ..kernel.step(grid, a_block * 32) }
+        let shared_bytes = match self.scheme.ahead {
+            true => a_block * self.text().copied_bytes(),
+            false => 0,
+        };
+        Step { resident, shared_bytes, ..kernel.step(grid, a_block * 32) }
     }
 
     fn window(&self, pass: Pass, first: u32, end: u32) -> Step {

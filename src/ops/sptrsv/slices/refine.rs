@@ -11,7 +11,7 @@
 //! be off by thousands of times what substitution leaves. Who needs each row for itself asks for `stability: row_wise`.
 //!
 //! A step costs a second solve and a pass over the entries; where a level is a hop and there are many, far fewer windows pay for that.
-//! Whether a system's equations are good enough is not proved but tried, for a right-hand side at random as verification has them, in the
+//! Whether a system's equations are good enough is not proved but tried, for right-hand sides at random as verification has them, in the
 //! precision of the kernels: with the values a plan is tuned with, and again with each new set of values.
 
 use super::equations::{ByLevel, Equations};
@@ -25,8 +25,9 @@ use rayon::prelude::*;
 /// Windows of at least this many equations are solved in parallel.
 const PARALLEL: usize = 4096;
 
-/// Seed of the right-hand side that is tried.
-const SEED: u64 = 5;
+/// Seeds of the right-hand sides that are tried. How much a row cancels differs from one to the next: of road_COL a single one passed
+/// rewritings whose errors on a device were 430 times the tolerance.
+const SEEDS: [u64; 4] = [5, 6, 7, 8];
 
 /// Largest refined error of the trial. Where the step converges it leaves a few thousandths, as substitution does; what leaves more depends
 /// on chance (email-Enron: 0.1 to 17, depending on the window).
@@ -61,7 +62,7 @@ pub struct Errors {
     pub refined: f64,
 }
 
-/// The errors for a right-hand side at random, in the precision of the kernels.
+/// The largest errors for right-hand sides at random, in the precision of the kernels.
 pub fn errors(system: &System, equations: &Equations) -> Errors {
     let triangular = &*system.triangular;
     let dtype = system.problem.dtype;
@@ -70,15 +71,22 @@ pub fn errors(system: &System, equations: &Equations) -> Errors {
         by_window: ByLevel::sorted(&equations.window_of, equations.windows as usize),
         rounds: dtype != Dtype::F64,
     };
-    let b: Vec<f64> = operand::random_double(triangular.rows(), SEED);
-    let b: Vec<f64> = b.into_iter().map(|value| solver.round(value)).collect();
-    let mut x = solver.solve(&b);
     let allowed = solution_tolerance(dtype);
-    let unrefined = backward_error(triangular, &x, &b) / allowed;
-    let left = residual(triangular, &x, &b, |value| solver.round(value));
-    let correction = solver.solve(&left);
-    x.iter_mut().zip(correction).for_each(|(x, more)| *x = solver.round(*x + more));
-    Errors { unrefined, refined: backward_error(triangular, &x, &b) / allowed }
+    let of_one = |seed| {
+        let b: Vec<f64> = operand::random_double(triangular.rows(), seed);
+        let b: Vec<f64> = b.into_iter().map(|value| solver.round(value)).collect();
+        let mut x = solver.solve(&b);
+        let unrefined = backward_error(triangular, &x, &b) / allowed;
+        let left = residual(triangular, &x, &b, |value| solver.round(value));
+        let correction = solver.solve(&left);
+        x.iter_mut().zip(correction).for_each(|(x, more)| *x = solver.round(*x + more));
+        Errors { unrefined, refined: backward_error(triangular, &x, &b) / allowed }
+    };
+    let larger = |a: Errors, b: Errors| Errors {
+        unrefined: a.unrefined.max(b.unrefined),
+        refined: a.refined.max(b.refined),
+    };
+    SEEDS.into_par_iter().map(of_one).reduce(|| Errors { unrefined: 0.0, refined: 0.0 }, larger)
 }
 
 struct Solver<'a> {

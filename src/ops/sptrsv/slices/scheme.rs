@@ -81,6 +81,8 @@ pub struct Scheme {
     /// Windows of more than this many slices per resident warp get a separate launch, without waiting (the paper's
     /// alpha_level); 0: all windows in one launch.
     pub alpha: u32,
+    /// The first terms of a warp's next slice are copied to shared memory while it waits for this one's.
+    pub ahead: bool,
 }
 
 /// The family's name.
@@ -99,6 +101,7 @@ impl Scheme {
             scope: Scope::Global,
             pause: 0,
             alpha: 0,
+            ahead: false,
         }
     }
 
@@ -106,10 +109,12 @@ impl Scheme {
     pub fn of(candidate: &Candidate) -> Option<Self> {
         let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());
         let (window_ns, terms) = (int("window_ns")?, int("terms")?);
-        let refine = match candidate.params.contains_key("refine") {
-            true => int("refine")?,
-            false => 0,
+        // What came later is a parameter of those candidates alone that have it.
+        let flag = |name| match candidate.params.contains_key(name) {
+            true => int(name).filter(|&value| value <= 1),
+            false => Some(0),
         };
+        let (refine, ahead) = (flag("refine")?, flag("ahead")?);
         let scheme = Self {
             rewrite: Rewrite { window_ns, terms, refine: refine == 1 },
             lanes: int("lanes")?,
@@ -135,14 +140,15 @@ impl Scheme {
             },
             pause: int("pause")?,
             alpha: int("alpha")?,
+            ahead: ahead == 1,
         };
         let lanes = scheme.lanes == 0 || scheme.lanes.is_power_of_two() && scheme.lanes <= 32;
         let warps = (1..=32).contains(&scheme.warps) && scheme.warps.is_power_of_two();
-        let others = [4, 8].contains(&scheme.unroll) && scheme.pause <= 8 && refine <= 1;
+        let others = [4, 8].contains(&scheme.unroll) && scheme.pause <= 8;
         (lanes && warps && others).then_some(scheme)
     }
 
-    /// Only refined schemes say so: others have the names that they had before there were any.
+    /// Only schemes that are refined, or copy ahead, say so: others have the names that they had before there were any.
     pub fn candidate(&self) -> Candidate {
         let candidate = Candidate::new(FAMILY)
             .with("window_ns", i64::from(self.rewrite.window_ns))
@@ -155,7 +161,10 @@ impl Scheme {
             .with_text("scope", self.scope.name())
             .with("pause", i64::from(self.pause))
             .with("alpha", i64::from(self.alpha));
-        if self.rewrite.refine { candidate.with("refine", 1) } else { candidate }
+        let with = |candidate: Candidate, name, flag| {
+            if flag { candidate.with(name, 1) } else { candidate }
+        };
+        with(with(candidate, "refine", self.rewrite.refine), "ahead", self.ahead)
     }
 
     /// The solves of a call.
@@ -165,7 +174,7 @@ impl Scheme {
 
     /// How equations share a warp for this many right-hand sides on this many multiprocessors.
     pub fn packing(&self, rhs: u32, multiprocessors: u32) -> Packing {
-        let width = 32 / Columns::of(rhs).lanes;
+        let width = Columns::of(rhs).width();
         // Rounded to one of two values, so that schemes with different numbers of warps share their packed arrays.
         let warps = match self.scope {
             Scope::Global => multiprocessors * 2,
@@ -188,5 +197,10 @@ impl Columns {
     pub fn of(rhs: u32) -> Self {
         let lanes = rhs.next_power_of_two().min(32);
         Self { lanes, a_lane: rhs.div_ceil(lanes) }
+    }
+
+    /// Lanes across the terms of equations: those that a warp has left.
+    pub const fn width(self) -> u32 {
+        32 / self.lanes
     }
 }

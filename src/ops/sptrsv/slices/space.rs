@@ -15,12 +15,16 @@ use std::collections::{HashMap, HashSet};
 
 const WINDOW_NS: [u32; 7] = [0, 125, 250, 500, 1000, 2000, 4000];
 const TERMS: [u32; 3] = [64, 256, 1024];
+/// Whether terms are copied ahead.
+const AHEAD: [u32; 2] = [0, 1];
 /// Steps of refinement.
 const REFINE: [u32; 2] = [0, 1];
 const LANES: [u32; 7] = [0, 1, 2, 4, 8, 16, 32];
 const WARPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const UNROLL: [u32; 2] = [4, 8];
 const TAKES: [Take; 3] = [Take::Block, Take::Spread, Take::Ticket];
+/// Of these, those with which terms can be copied ahead.
+const AHEAD_TAKES: [Take; 2] = [Take::Block, Take::Spread];
 const SYNCS: [Sync; 2] = [Sync::Sentinel, Sync::Packed];
 const SHARED_BLOCKS: [u32; 3] = [1, 8, 16];
 const SCOPES: [Scope; 4] = [
@@ -34,6 +38,10 @@ const ALPHAS: [u32; 3] = [0, 8, 2];
 
 /// Rows per level up to which a single multiprocessor or a cluster may keep up.
 const NARROW: f64 = 64.0;
+
+/// Rows per level, for each multiprocessor, from which copying terms ahead is tried: then warps have slices of several levels, and what
+/// they load for the next one is worth hiding. On systems with narrower levels it gained nothing.
+const AHEAD_ROWS: u32 = 16;
 
 /// Entries from which a system is large: rewriting it takes so long that it is done for few schemes only.
 const LARGE: usize = 1_000_000;
@@ -63,6 +71,7 @@ pub fn domains() -> Vec<Domain> {
         Domain::texts("scope", &SCOPES.map(Scope::name)),
         ints("pause", &PAUSES),
         ints("alpha", &ALPHAS),
+        ints("ahead", &AHEAD),
     ]
 }
 
@@ -86,10 +95,17 @@ pub fn admitted(fixed: &Fixed) -> u64 {
         let rewritten = ints("window_ns", &WINDOW_NS[usize::from(refine)..]);
         rewritten * ints("terms", &TERMS) * scopes
     };
-    // Schemes that are not refined do not have the parameter.
+    // Schemes that are not refined, or copy nothing ahead, do not have the parameter.
     let rewritten = count(false) + if int("refine", 1) { count(true) } else { 0 };
     let common = ints("lanes", &LANES) * ints("warps", &WARPS) * ints("unroll", &UNROLL);
-    (rewritten * common * ints("pause", &PAUSES)) as u64
+    let ahead = || {
+        let takes = AHEAD_TAKES.into_iter().filter(|&take| text("take", take.name())).count();
+        let plain = int("alpha", 0) && int("pause", 0) && text("sync", Sync::Sentinel.name());
+        let rewritten = ints("window_ns", &WINDOW_NS);
+        usize::from(plain) * global * takes * rewritten * ints("terms", &TERMS)
+    };
+    let ahead = if int("ahead", 1) { ahead() } else { 0 };
+    (common * (rewritten * ints("pause", &PAUSES) + ahead)) as u64
 }
 
 /// The whole product, one by one.
@@ -104,6 +120,13 @@ fn every() -> Vec<Scheme> {
     scopes.extend(SHARED_BLOCKS.map(shared));
     let mut all = Vec::new();
     for rewrite in every_rewrite() {
+        for (lanes, warps) in LANES.iter().flat_map(|&l| WARPS.map(|w| (l, w))) {
+            for (unroll, take) in UNROLL.iter().flat_map(|&u| AHEAD_TAKES.map(|t| (u, t))) {
+                let plain = Scheme { ahead: true, ..Scheme::plain(rewrite) };
+                let scheme = Scheme { lanes, warps, unroll, take, ..plain };
+                all.extend((!rewrite.refine).then_some(scheme));
+            }
+        }
         for lanes in LANES {
             for warps in WARPS {
                 for (unroll, pause) in UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat() {
@@ -117,6 +140,7 @@ fn every() -> Vec<Scheme> {
                         scope,
                         pause,
                         alpha,
+                        ahead: false,
                     });
                     all.extend(schemes.filter(|scheme| refinable(scheme).is_ok()));
                 }
@@ -149,12 +173,27 @@ fn refinable(scheme: &Scheme) -> Result<(), String> {
     Ok(())
 }
 
+/// Why a scheme cannot copy terms ahead, if it is to.
+fn copies_ahead(scheme: &Scheme) -> Result<(), String> {
+    let shape = scheme.scope == Scope::Global && AHEAD_TAKES.contains(&scheme.take);
+    let shape = shape && !scheme.rewrite.refine;
+    let plain = shape && scheme.sync == Sync::Sentinel && scheme.alpha == 0 && scheme.pause == 0;
+    if scheme.ahead && !plain {
+        return Err("terms are copied ahead in one launch of the whole device, with sentinels and without tickets, pauses and refinement".to_owned());
+    }
+    Ok(())
+}
+
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
     if scheme.rewrite.window_ns > 0 && system.problem.stability == Stability::RowWise {
         return Err("equations are not rewritten where each row has to be stable".to_owned());
     }
     refinable(scheme)?;
+    copies_ahead(scheme)?;
+    if scheme.ahead && system.device.compute_major().unwrap_or(0) < 8 {
+        return Err("the device cannot copy to shared memory while a thread goes on".to_owned());
+    }
     if scheme.warps > 16 && scheme.unroll > 4 {
         return Err("eight loads in flight need more than the 64 registers of 32 warps".to_owned());
     }
@@ -206,6 +245,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: epochs, tickets and pauses are tried only on the plain shape",
         "slices: one multiprocessor or one cluster only if levels are narrow and the unknowns fit its shared memory",
         "slices: separate launches only if a level has more rows than there are warps",
+        "slices: terms are copied ahead only if levels have more than 16 rows for each multiprocessor",
     ];
     let rules = rules.map(str::to_owned).to_vec();
     let full = admitted(&Fixed::default());
@@ -275,6 +315,11 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
             for (warps, alpha) in [(8, 8), (8, 2), (16, 2)] {
                 list.push(Scheme { warps, alpha, ..plain });
             }
+        }
+        if width > f64::from(system.device.multiprocessors * AHEAD_ROWS) && !rewrite.refine {
+            let shapes = [(16, 4), (16, 8), (32, 4)];
+            let of = |(warps, unroll)| Scheme { warps, unroll, ahead: true, ..plain };
+            list.extend(shapes.map(of));
         }
         if width < NARROW {
             let take = Take::Spread;

@@ -18,8 +18,12 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// For slices: a warp takes 32 terms at a time, 16 steps for a partial sum.
-    const OF_SLICES: Self = Self { chunk: 512, longest: 1024, kept: 256 };
+    /// For slices whose warps take `width` terms at a time (32, or fewer where lanes also spread over right-hand sides): 16 steps
+    /// for a partial sum, 32 at most for any other equation.
+    pub const fn of_slices(width: u32) -> Self {
+        let width = width as usize;
+        Self { chunk: 16 * width, longest: 32 * width, kept: 8 * width }
+    }
 
     /// No equation is left with more than `longest` terms, which are 2 at least.
     pub fn of_rows(longest: usize) -> Self {
@@ -28,13 +32,8 @@ impl Parts {
     }
 }
 
-/// Splits every equation that is long for slices; windows are counted anew.
-pub fn split(equations: Equations) -> Equations {
-    split_by(equations, Parts::OF_SLICES)
-}
-
 /// Splits every equation that is longer than `parts` allow; windows are counted anew.
-pub fn split_by(mut equations: Equations, parts: Parts) -> Equations {
+pub fn split(mut equations: Equations, parts: Parts) -> Equations {
     // A row of millions of terms has thousands of partial sums, which are themselves summed in parts.
     while (0..equations.len()).any(|at| equations.unknown(at).0.len() > parts.longest) {
         equations = once(equations, parts);

@@ -7,11 +7,17 @@ use crate::ops::program::{
     EntryPoint, Operand, Setting, aggregate, number, parameter, program, settings,
 };
 
+/// Most warps per block; a multiprocessor with more warps has several blocks.
+pub const WARPS_A_BLOCK: u32 = 16;
+
 /// Threads of a block of the kernel that computes the residual: `kResidualThreads` of `kernels/sptrsv/refine.cuh`.
 pub const RESIDUAL_THREADS: u32 = 256;
 
 /// Most entry lanes of a row of the residual. Rows of systems that are solved level by level are short.
 const RESIDUAL_LANES: u32 = 8;
+
+/// Steps of terms in b that a warp copies of its next slice: `Ahead::kKnown` of `kernels/sptrsv/slice.cuh`.
+const KNOWN_STEPS: u32 = 2;
 
 /// Name of the settings of the kernel that computes the residual.
 const RESIDUAL: &str = "OfResidual";
@@ -110,6 +116,17 @@ impl Text<'_> {
         self.global(pass.names(), pass, range)
     }
 
+    /// Bytes of shared memory of a warp that copies its next slice's terms: `Ahead::kBytes` of `kernels/sptrsv/slice.cuh`.
+    pub fn copied_bytes(&self) -> u32 {
+        let entry = 4 + self.value_bytes();
+        (KNOWN_STEPS + self.unroll()) * 32 * entry
+    }
+
+    /// Steps whose terms are in flight at once. Two right-hand sides per lane are two loads per step.
+    fn unroll(&self) -> u32 {
+        self.scheme.unroll / Columns::of(self.problem.rhs).a_lane
+    }
+
     /// The kernel for one window, which does not need to wait.
     pub fn window(&self, pass: Pass, range: Range) -> EntryPoint {
         self.global(pass.names_of_window(), pass, range)
@@ -153,7 +170,10 @@ impl Text<'_> {
             parameter("u32*", "status", Arg::Status),
         ];
         let function = format!("slices_global<SlicesConfig<{settings}>>");
-        EntryPoint { name, launch_bounds: None, cluster: 1, function, operands }
+        // Copying takes a few registers more than 64, which are as many as 32 warps leave each thread.
+        let full = self.scheme.ahead && self.scheme.warps > WARPS_A_BLOCK;
+        let bounds = format!("{}, {}", WARPS_A_BLOCK * 32, self.scheme.warps / WARPS_A_BLOCK);
+        EntryPoint { name, launch_bounds: full.then_some(bounds), cluster: 1, function, operands }
     }
 
     /// The kernel that computes the residual of a system of `rows` rows.
@@ -188,7 +208,7 @@ impl Text<'_> {
     }
 
     fn residual_lanes(&self) -> u32 {
-        RESIDUAL_LANES.min(32 / Columns::of(self.problem.rhs).lanes)
+        RESIDUAL_LANES.min(Columns::of(self.problem.rhs).width())
     }
 
     fn residual_settings(&self) -> String {
@@ -216,6 +236,10 @@ impl Text<'_> {
             Sync::Sentinel => 2,
             Sync::Packed => 1,
         }
+    }
+
+    fn value_bytes(&self) -> u32 {
+        if self.problem.dtype == Dtype::F64 { 8 } else { 4 }
     }
 
     fn value(&self) -> &'static str {
@@ -264,12 +288,12 @@ impl Text<'_> {
             ("Sync", Setting::Type(sync)),
             ("kRhsLanes", lanes.into()),
             ("kColumns", a_lane.into()),
-            // Two right-hand sides per lane are two loads per step.
-            ("kUnroll", (self.scheme.unroll / a_lane).into()),
+            ("kUnroll", self.unroll().into()),
             ("kTake", Setting::Enumerator("Take", take)),
             ("kWaits", waits.into()),
             ("kPause", self.scheme.pause.into()),
             ("kAdds", (pass == Pass::Again).into()),
+            ("kAhead", (self.scheme.ahead && waits).into()),
         ];
         settings(name, &members)
     }
