@@ -64,8 +64,7 @@ struct Terms {
 template <typename Config>
 struct Ahead {
     using Value = typename Config::Value;
-    static constexpr int kKnown = 2;  // steps of terms in b: most equations that are not rewritten have one
-    static constexpr int kSteps = kKnown + Config::kUnroll;
+    static constexpr int kSteps = Config::kKnown + Config::kUnroll;
     static constexpr u32 kBytes = kSteps * 32 * (sizeof(Value) + sizeof(u32));  // of a warp
 
     Value* vals;  // of this lane, steps 32 apart
@@ -78,17 +77,17 @@ struct Ahead {
     }
 
     __device__ __forceinline__ void copy(const Slices<Value>& a, const SliceLane<Config>& lane) const {
-        copy<0, kKnown>(a, lane.b_at, lane.b_steps);
-        copy<kKnown, Config::kUnroll>(a, lane.x_at, lane.x_steps);
+        copy<0, Config::kKnown>(a, lane.b_at, lane.b_steps);
+        copy<Config::kKnown, Config::kUnroll>(a, lane.x_at, lane.x_steps);
     }
 
     // The copies are there.
     __device__ __forceinline__ void arrive() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-    __device__ __forceinline__ void read(const SliceLane<Config>& lane, Terms<Config, kKnown>& known,
+    __device__ __forceinline__ void read(const SliceLane<Config>& lane, Terms<Config, Config::kKnown>& known,
                                          Terms<Config>& unknown) const {
         read<0>(known, lane.b_steps);
-        read<kKnown>(unknown, lane.x_steps);
+        read<Config::kKnown>(unknown, lane.x_steps);
     }
 
 private:

@@ -31,6 +31,7 @@ enum class Take {
 //   kPause     sleep after a poll that found nothing, in units of 32 ns
 //   kAdds      the solution is added to x, which an earlier launch has written
 //   kAhead     the first terms of a warp's next slice are copied to shared memory while it waits for this one's
+//   kKnown     steps of terms in b that are copied, beside kUnroll steps of terms in x
 template <typename Settings>
 struct SlicesConfig : Settings {
     static constexpr int kRhsLanes = Settings::kRhsLanes, kColumns = Settings::kColumns;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void add_known(int t, const Slices<typename Config::V
 template <typename Config>
 struct Known {
     using Value = typename Config::Value;
-    static constexpr int kSteps = Ahead<Config>::kKnown;
+    static constexpr int kSteps = Config::kKnown;
     Value found[kSteps][Config::kColumns];
 
     __device__ __forceinline__ Known(const Terms<Config, kSteps>& terms, const Slices<Value>& a, u32 column) {
@@ -268,14 +269,14 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
         bool there = true;
         if (Config::kAhead) {
             // All that the first steps need is asked for at once, and then the next slice's terms.
-            Terms<Config, Ahead<Config>::kKnown> known_terms;
+            Terms<Config, Config::kKnown> known_terms;
             ahead.arrive();
             ahead.read(lane, known_terms, terms);
             Unknown<Config> unknown(terms, column, a.rhs, work, epoch);
             const Known<Config> known(known_terms, a, column);
             if (next < a.end) ahead.copy(a, SliceLane<Config>(next_meta, entry_lane));
             known.add(known_terms, sum);
-            add_known<Config>(Ahead<Config>::kKnown, a, lane, column, sum);
+            add_known<Config>(Config::kKnown, a, lane, column, sum);
             there = unknown.add(terms, column, a.rhs, work, epoch, watchdog, sum);
         } else {
             terms.fetch(a, lane.x_at, lane.x_steps);
@@ -287,7 +288,10 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
             there = unknown.add(terms, column, a.rhs, work, epoch, watchdog, sum);
         }
         // If one lane gives up, its whole warp ends: no partial sum is published.
-        if (!__all_sync(kAllLanes, there)) return;
+        if (!__all_sync(kAllLanes, there)) {
+            if (Config::kAhead) ahead.arrive();
+            return;
+        }
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
             for (int reach = (Config::kRhsLanes << lane.log_lanes) >> 1; reach >= Config::kRhsLanes; reach >>= 1) {

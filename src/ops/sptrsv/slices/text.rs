@@ -16,7 +16,7 @@ pub const RESIDUAL_THREADS: u32 = 256;
 /// Most entry lanes of a row of the residual. Rows of systems that are solved level by level are short.
 const RESIDUAL_LANES: u32 = 8;
 
-/// Steps of terms in b that a warp copies of its next slice: `Ahead::kKnown` of `kernels/sptrsv/slice.cuh`.
+/// Steps of terms in b that a warp copies of its next slice: an equation that is not rewritten has one.
 const KNOWN_STEPS: u32 = 2;
 
 /// Name of the settings of the kernel that computes the residual.
@@ -294,6 +294,7 @@ impl Text<'_> {
             ("kPause", self.scheme.pause.into()),
             ("kAdds", (pass == Pass::Again).into()),
             ("kAhead", (self.scheme.ahead && waits).into()),
+            ("kKnown", KNOWN_STEPS.into()),
         ];
         settings(name, &members)
     }

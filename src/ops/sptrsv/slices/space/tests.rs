@@ -68,6 +68,11 @@ fn the_full_space_is_counted_right_and_holds_what_is_listed() {
         vec![int("slices.alpha", 0), text("take", "spread")],
         vec![text("sync", "packed"), int("ag.lanes", 3)],
         vec![int("warps", 3)],
+        vec![int("ahead", 0), int("refine", 0)],
+        vec![int("ahead", 1)],
+        vec![int("ahead", 1), text("take", "spread"), int("warps", 32)],
+        vec![int("pause", 1)],
+        vec![int("alpha", 2)],
     ] {
         let fixed = Fixed(pairs.into_iter().collect());
         let found = every.iter().filter(|scheme| fixed.admits(&scheme.candidate())).count();
