@@ -19,8 +19,8 @@ pub struct Parts {
 
 impl Parts {
     /// For slices whose warps take `width` terms at a time (32, or fewer where lanes also spread over right-hand sides): 16 steps
-    /// for a partial sum, 32 at most for any other equation. Where a warp has one lane for terms they are twice as many: shorter
-    /// ones would be split in every row of a factor of elasticity.
+    /// for a partial sum, 32 at most for any other equation. Where a warp has one lane for terms it may take twice as many: otherwise
+    /// every row of an elasticity factor would be split.
     pub const fn of_slices(width: u32) -> Self {
         let width = if width < 2 { 2 } else { width as usize };
         Self { chunk: 16 * width, longest: 32 * width, kept: 8 * width }
