@@ -113,24 +113,18 @@ fn every() -> Vec<Scheme> {
     let mut scopes = Vec::new();
     for take in TAKES {
         for sync in SYNCS {
-            scopes.extend(ALPHAS.map(|alpha| (Scope::Global, take, sync, alpha)));
+            scopes.extend(ALPHAS.map(|alpha| (Scope::Global, take, sync, alpha, false)));
         }
     }
-    let shared = |blocks| (Scope::Shared { blocks }, Take::Spread, Sync::Sentinel, 0);
+    let shared = |blocks| (Scope::Shared { blocks }, Take::Spread, Sync::Sentinel, 0, false);
     scopes.extend(SHARED_BLOCKS.map(shared));
+    scopes.extend(AHEAD_TAKES.map(|take| (Scope::Global, take, Sync::Sentinel, 0, true)));
     let mut all = Vec::new();
     for rewrite in every_rewrite() {
-        for (lanes, warps) in LANES.iter().flat_map(|&l| WARPS.map(|w| (l, w))) {
-            for (unroll, take) in UNROLL.iter().flat_map(|&u| AHEAD_TAKES.map(|t| (u, t))) {
-                let plain = Scheme { ahead: true, ..Scheme::plain(rewrite) };
-                let scheme = Scheme { lanes, warps, unroll, take, ..plain };
-                all.extend((!rewrite.refine).then_some(scheme));
-            }
-        }
         for lanes in LANES {
             for warps in WARPS {
                 for (unroll, pause) in UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat() {
-                    let schemes = scopes.iter().map(|&(scope, take, sync, alpha)| Scheme {
+                    let schemes = scopes.iter().map(|&(scope, take, sync, alpha, ahead)| Scheme {
                         rewrite,
                         lanes,
                         warps,
@@ -140,9 +134,11 @@ fn every() -> Vec<Scheme> {
                         scope,
                         pause,
                         alpha,
-                        ahead: false,
+                        ahead,
                     });
-                    all.extend(schemes.filter(|scheme| refinable(scheme).is_ok()));
+                    let possible =
+                        |scheme: &Scheme| refinable(scheme).and(copies_ahead(scheme)).is_ok();
+                    all.extend(schemes.filter(possible));
                 }
             }
         }
@@ -175,10 +171,12 @@ fn refinable(scheme: &Scheme) -> Result<(), String> {
 
 /// Why a scheme cannot copy terms ahead, if it is to.
 fn copies_ahead(scheme: &Scheme) -> Result<(), String> {
-    let shape = scheme.scope == Scope::Global && AHEAD_TAKES.contains(&scheme.take);
-    let shape = shape && !scheme.rewrite.refine;
-    let plain = shape && scheme.sync == Sync::Sentinel && scheme.alpha == 0 && scheme.pause == 0;
-    if scheme.ahead && !plain {
+    if !scheme.ahead {
+        return Ok(());
+    }
+    let waits = scheme.sync == Sync::Sentinel && scheme.pause == 0;
+    let launch = scheme.scope == Scope::Global && scheme.alpha == 0;
+    if !waits || !launch || scheme.rewrite.refine || !AHEAD_TAKES.contains(&scheme.take) {
         return Err("terms are copied ahead in one launch of the whole device, with sentinels and without tickets, pauses and refinement".to_owned());
     }
     Ok(())
