@@ -18,7 +18,7 @@ def read(path):
     with zipfile.ZipFile(path) as archive:
         members = {entry.filename: archive.read(entry) for entry in archive.infolist()}
     manifest = json.loads(members["manifest.json"])
-    assert manifest["format"] == "sparsetune bundle" and manifest["version"] in (1, 2), "not a bundle of a version that this program reads"
+    assert manifest["format"] == "sparsetune bundle" and manifest["version"] in (1, 2, 3), "not a bundle of a version that this program reads"
     assert set(members) == {"manifest.json", *manifest["members"]}, "members and manifest differ"
     for name, listed in manifest["members"].items():
         sound = len(members[name]) == listed["bytes"] and hashlib.sha256(members[name]).hexdigest() == listed["sha256"]

@@ -10,6 +10,7 @@ pub(super) use prepare::lower;
 use super::check;
 use super::container::{self, ContainerError, Members};
 use super::operand;
+use super::places::Content;
 use super::tensors;
 use crate::domain::bundle::{
     ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, BundleStep, CHECK, CudaForward, CudaModule,
@@ -283,7 +284,11 @@ fn update(
                 source: Some(update.source),
             };
             let module = module(parts, "update", &files, members)?;
-            Some(GatherKernel { module, symbol: update.entry.clone(), block: GATHER_BLOCK })
+            let contents = prepared.contents.iter().flatten();
+            let divides = contents.into_iter().any(Content::divides);
+            let quotients = update.quotients.clone().filter(|_| divides);
+            let (symbol, block) = (update.entry.clone(), GATHER_BLOCK);
+            Some(GatherKernel { module, symbol, quotients, block })
         }
     };
     Ok(UpdateValues::Gather(GatherValues { kernel }))

@@ -1,6 +1,11 @@
 //! Where arrays hold the matrix's values. Packing is a function of pattern and values; instead of asking every family to
 //! report its placement, the function is run on values that spell the numbers of their entries, and the places are read off.
 
+mod quotients;
+
+#[cfg(test)]
+pub use quotients::divided;
+
 use crate::domain::Dtype;
 use crate::domain::bundle::NO_ENTRY;
 use crate::domain::recipe::{Array, ArrayData};
@@ -25,23 +30,52 @@ pub enum Content {
     Pattern,
     /// Place i holds the value of entry `map[i]`, or, with [`NO_ENTRY`], the same for all values.
     Values { map: Vec<u32> },
+    /// Place i holds minus the value of entry `map[i]`, or, with [`ONE`](crate::domain::bundle::ONE), 1, divided by the value of entry
+    /// `divisors[i]`, or, with [`NO_ENTRY`], not divided; with [`NO_ENTRY`] in `map` the same for all values.
+    Quotients { map: Vec<u32>, divisors: Vec<u32> },
 }
 
-/// What each array holds; `None` if the arrays are another function of the values than a placement.
+impl Content {
+    /// Whether new values are divided by one another.
+    pub const fn divides(&self) -> bool {
+        matches!(self, Self::Quotients { .. })
+    }
+}
+
+/// Arrays as a function of the values of one pattern.
+struct Spelling<'a> {
+    matrix: &'a Csr,
+    dtype: Dtype,
+    /// Those of the matrix itself.
+    truth: &'a [Array],
+    make: &'a dyn Fn(Arc<Csr>) -> Option<Vec<Array>>,
+}
+
+/// What each array holds; `None` if an array is another function of the values than a placement, or one of quotients.
 ///
 /// `make` computes the arrays from a matrix of this pattern; `truth` are those of `matrix` itself. The result has been compared
-/// with `truth`, bit by bit. Beside them one set of arrays and the maps are in memory.
+/// with `truth`, bit by bit. Beside them four sets of arrays at most and the maps are in memory.
 pub fn contents(
     matrix: &Csr,
     dtype: Dtype,
     truth: &[Array],
     make: &dyn Fn(Arc<Csr>) -> Option<Vec<Array>>,
 ) -> Option<Vec<Content>> {
-    let nnz = matrix.nnz();
-    let spelled = |values: Vec<f64>| -> Option<Vec<Array>> {
+    let spelling = Spelling { matrix, dtype, truth, make };
+    let mut contents = spelling.placements()?;
+    if contents.iter().any(Option::is_none) {
+        quotients::find(&spelling, &mut contents)?;
+    }
+    contents.into_iter().collect()
+}
+
+impl Spelling<'_> {
+    /// The arrays of other values; `None` if they cannot be made, or have other lengths or types.
+    fn arrays(&self, values: Vec<f64>) -> Option<Vec<Array>> {
+        let (matrix, truth) = (self.matrix, self.truth);
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
-        let made = make(Arc::new(Csr::new(rows, cols, indptr, indices, values).ok()?))?;
+        let made = (self.make)(Arc::new(Csr::new(rows, cols, indptr, indices, values).ok()?))?;
         let same = made.len() == truth.len()
             && made.iter().zip(truth).all(|(made, truth)| {
                 made.name == truth.name
@@ -49,38 +83,58 @@ pub fn contents(
                     && made.data.element() == truth.data.element()
             });
         same.then_some(made)
-    };
-    let base = base(dtype);
-    let digit = |entry: usize, power: u32| entry / base.pow(power) % base + 1;
-    let signed = |sign: f64| (0..nnz).map(|entry| sign * digit(entry, 0) as f64).collect();
-    // A place that follows a change of sign is a value's, and none by coincidence. This pass also tells a function of several
-    // values from a placement.
-    let negative = spelled(signed(-1.0))?;
-    let first = spelled(signed(1.0))?;
-    let pairs = negative.iter().zip(&first).zip(truth);
-    let maps: Option<Vec<Vec<u32>>> = pairs
-        .map(|((negative, first), truth)| places(&negative.data, &first.data, &truth.data, dtype))
-        .collect();
-    let mut maps = maps?;
-    drop((negative, first));
-    for power in (1..).take_while(|&power| base.pow(power) < nnz) {
-        let made = spelled((0..nnz).map(|entry| digit(entry, power) as f64).collect())?;
-        for ((map, made), truth) in maps.iter_mut().zip(&made).zip(truth) {
-            add_digit(map, &made.data, &truth.data, base.pow(power), dtype)?;
-        }
     }
-    let contents = maps.into_iter().zip(truth).map(|(map, truth)| {
-        if map.par_iter().all(|&entry| entry == NO_ENTRY) {
-            return Some(Content::Pattern);
+
+    /// What each array holds that is a placement.
+    fn placements(&self) -> Option<Vec<Option<Content>>> {
+        let Self { matrix, dtype, truth, .. } = *self;
+        let nnz = matrix.nnz();
+        let base = base(dtype);
+        let digit = |entry: usize, power: u32| digit(entry, base, power);
+        let signed = |sign: f64| (0..nnz).map(|entry| sign * digit(entry, 0)).collect();
+        // A place that follows a change of sign is a value's, and none by coincidence. This pass also tells a function of several
+        // values from a placement.
+        let negative = self.arrays(signed(-1.0))?;
+        let first = self.arrays(signed(1.0))?;
+        let pairs = negative.iter().zip(&first).zip(truth);
+        let mut maps: Vec<Option<Vec<u32>>> = pairs
+            .map(|((negative, first), truth)| {
+                places(&negative.data, &first.data, &truth.data, dtype)
+            })
+            .collect();
+        drop((negative, first));
+        for power in (1..).take_while(|&power| base.pow(power) < nnz) {
+            if maps.iter().all(Option::is_none) {
+                break;
+            }
+            let made = self.arrays((0..nnz).map(|entry| digit(entry, power)).collect())?;
+            for ((map, made), truth) in maps.iter_mut().zip(&made).zip(truth) {
+                let weight = base.pow(power);
+                *map = map.take().and_then(|mut map| {
+                    add_digit(&mut map, &made.data, &truth.data, weight, dtype)?;
+                    Some(map)
+                });
+            }
         }
-        let known = |&entry: &u32| entry == NO_ENTRY || (entry as usize) < nnz;
-        if !map.par_iter().all(known) {
-            return None;
-        }
-        let made = gathered(&truth.data, &map, matrix.values(), dtype)?;
-        (made.bytes() == truth.data.bytes()).then_some(Content::Values { map })
-    });
-    contents.collect()
+        let contents = maps.into_iter().zip(truth).map(|(map, truth)| {
+            let map = map?;
+            if map.par_iter().all(|&entry| entry == NO_ENTRY) {
+                return Some(Content::Pattern);
+            }
+            let known = |&entry: &u32| entry == NO_ENTRY || (entry as usize) < nnz;
+            if !map.par_iter().all(known) {
+                return None;
+            }
+            let made = gathered(&truth.data, &map, matrix.values(), dtype)?;
+            (made.bytes() == truth.data.bytes()).then_some(Content::Values { map })
+        });
+        Some(contents.collect())
+    }
+}
+
+/// A digit of an entry's number, counted from 1.
+fn digit(entry: usize, base: usize, power: u32) -> f64 {
+    (entry / base.pow(power) % base + 1) as f64
 }
 
 /// The entry's last digit at each place that holds a value; [`NO_ENTRY`] at places that are the same for all values.
@@ -249,10 +303,22 @@ mod tests {
                 Some(arrays(vec![ArrayData::F64(made.collect::<Vec<_>>().into())]))
             }
         };
-        for factor in [1.0, -1.0, 2.0] {
+        for factor in [1.0, 2.0, -2.0] {
             let make = sum(factor);
             let truth = make(Arc::new(matrix.clone())).unwrap();
             assert_eq!(contents(&matrix, Dtype::F64, &truth, &make), None, "{factor}");
+        }
+        // Minus an entry over another that is not on the diagonal, and two entries over the diagonal's.
+        let over = |numerator: fn(&[f64], usize) -> f64, divisor: usize| {
+            move |matrix: Arc<Csr>| {
+                let values = matrix.values();
+                let made = (1..values.len()).map(|i| -numerator(values, i) / values[divisor]);
+                Some(arrays(vec![ArrayData::F64(made.collect::<Vec<_>>().into())]))
+            }
+        };
+        for make in [over(|values, i| values[i], 7), over(|values, i| values[i] + values[7], 0)] {
+            let truth = make(Arc::new(matrix.clone())).unwrap();
+            assert_eq!(contents(&matrix, Dtype::F64, &truth, &make), None);
         }
         // An array that depends on whether values are small.
         let make = |matrix: Arc<Csr>| {

@@ -6,12 +6,12 @@ mod documents;
 mod hostile;
 mod pair;
 mod refined;
+mod updates;
 
-use super::places::gathered;
 use super::*;
 use crate::domain::bundle::UpdateValues;
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::recipe::{Array, Program, Recipe};
+use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{
     Candidate, Device, DeviceKind, Digest, Dtype, Layout, Output, Plan, Problem, Spmm, Sptrsv,
 };
@@ -103,7 +103,7 @@ fn plan(
             json!({"entry": "k", "source": keep(b"text"), "cubin": keep(b"cubin"),
                    "ptx": keep(b"ptx"), "compiler": "NVRTC 13.0", "grid": [1, 1, 1], "block": [1, 1, 1], "shared_bytes": 0,
                    "arguments": [], "steps": steps, "arrays": arrays, "scratch": recipe.scratch,
-                   "update": {"entry": "gather_values", "source": keep(b"gather"),
+                   "update": {"entry": "gather_values", "quotients": "gather_quotients", "source": keep(b"gather"),
                               "cubin": keep(b"gather cubin"), "ptx": keep(b"gather ptx")}})
         }
         _ => json!({"entry": "cpu::kernel", "source": null, "cubin": null, "grid": [1, 1, 1],
@@ -174,126 +174,6 @@ fn other_values(matrix: &Csr) -> Csr {
     let values = (0..matrix.nnz()).map(|i| 1.5 + (i as f64 * 1.7).sin()).collect();
     let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
     Csr::new(matrix.rows(), matrix.cols(), indptr, indices, values).unwrap()
-}
-
-/// The maps of a bundle, applied to other values, give what packing these values gives.
-#[test]
-fn maps_lead_new_values_to_where_every_gpu_kernel_reads_them() {
-    let problems = [
-        spmm(32, Dtype::F32, Layout::Row),
-        spmm(33, Dtype::F32, Layout::Col),
-        spmm(16, Dtype::F16, Layout::Row),
-        spmm(16, Dtype::Bf16, Layout::Row),
-        spmm(8, Dtype::F64, Layout::Row),
-        Problem::Spmm(Spmm { transpose: true, ..Spmm::new(8, Dtype::F32, Layout::Row) }),
-    ];
-    let mut families: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    for matrix in matrices() {
-        let other = Arc::new(other_values(&matrix));
-        for problem in &problems {
-            let dtype = problem.dtype();
-            for candidate in candidates(&matrix, problem, DeviceKind::Cuda) {
-                let Some(plan) = plan(&matrix, problem, DeviceKind::Cuda, &candidate) else {
-                    continue;
-                };
-                let file = bundle(&matrix, &plan, Values::Included).unwrap();
-                let read =
-                    Bundle::from_bytes(file).unwrap_or_else(|error| panic!("{candidate}: {error}"));
-                let gathers = matches!(read.manifest().update_values, UpdateValues::Gather(_));
-                families.entry(candidate.family.clone()).or_default()[usize::from(gathers)] += 1;
-                if !gathers {
-                    continue;
-                }
-                let recipe = lowered(&other, problem, &plan.0.device, &candidate).unwrap();
-                let form = if candidate.is_baseline() {
-                    operand::Form::Vendor
-                } else {
-                    operand::Form::Kernel
-                };
-                let fresh: Vec<Array> = operand::arrays(&other, problem, form)
-                    .unwrap()
-                    .into_iter()
-                    .chain(recipe.arrays)
-                    .collect();
-                for listed in &read.manifest().arrays {
-                    let old = read.array_data(&listed.name).unwrap();
-                    let expected =
-                        &fresh.iter().find(|array| array.name == listed.name).unwrap().data;
-                    let updated = match &listed.values {
-                        None => old,
-                        Some(values) => {
-                            let map = match &values.map {
-                                None => (0..matrix.nnz() as u32).collect(),
-                                Some(map) => match read.array_data(map) {
-                                    Some(crate::domain::recipe::ArrayData::U32(map)) => {
-                                        map.to_vec()
-                                    }
-                                    other => panic!("{other:?}"),
-                                },
-                            };
-                            gathered(&old, &map, other.values(), dtype).unwrap()
-                        }
-                    };
-                    assert_eq!(
-                        updated.bytes(),
-                        expected.bytes(),
-                        "{problem} {candidate} {}",
-                        listed.name
-                    );
-                }
-            }
-        }
-    }
-    for family in [
-        "row_split",
-        "row_panel",
-        "nnz_split",
-        "tiled",
-        "resident",
-        "tca",
-        "condensed_tc",
-        "vendor",
-    ] {
-        let counts = families.get(family).copied().unwrap_or_default();
-        // Half precision keeps lone entries as f32, which is another type than the values'.
-        assert!(
-            counts[1] > 0 && (counts[0] == 0 || family == "condensed_tc"),
-            "{family}: {counts:?}"
-        );
-    }
-}
-
-#[test]
-fn solves_are_updated_in_place_or_made_again() {
-    let matrix = generated(GENERATED[0]).unwrap();
-    let mut kinds: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    for problem in
-        [solve(1, Dtype::F64, Triangle::Lower, false), solve(1, Dtype::F32, Triangle::Upper, true)]
-    {
-        for candidate in candidates(&matrix, &problem, DeviceKind::Cuda) {
-            let Some(plan) = plan(&matrix, &problem, DeviceKind::Cuda, &candidate) else {
-                continue;
-            };
-            let read =
-                Bundle::from_bytes(bundle(&matrix, &plan, Values::Included).unwrap()).unwrap();
-            let gathers = matches!(read.manifest().update_values, UpdateValues::Gather(_));
-            kinds.entry(candidate.family.clone()).or_default()[usize::from(gathers)] += 1;
-            let pattern = read.array("matrix.row_ptr").is_some();
-            assert_eq!(pattern, !gathers, "{candidate}");
-            let external = bundle(&matrix, &plan, Values::External);
-            // What an earlier version stored has its clusters in the launch alone, which a plain launch would not have.
-            let mut earlier = plan.clone();
-            let launch = earlier.0.launch.as_mut().unwrap();
-            launch.compiler = None;
-            let clusters = launch.steps.iter().any(|step| step.cluster > 1);
-            let refused = bundle(&matrix, &earlier, Values::Included).is_err();
-            assert_eq!(refused, clusters && !candidate.is_baseline(), "{candidate}");
-            assert_eq!(external.is_ok(), gathers, "{candidate}");
-        }
-    }
-    assert!(kinds["ag"][1] > 0 && kinds["ag"][0] == 0, "{kinds:?}");
-    assert!(kinds["slices"][0] > 0, "{kinds:?}");
-    assert!(kinds["vendor"][1] > 0, "{kinds:?}");
 }
 
 fn run(loaded: &LoadedPlan, b: &[f32], c_len: usize) -> Vec<f32> {

@@ -2,8 +2,12 @@
 //! file around it.
 
 mod pair;
+mod values;
 
 pub use pair::{PAIR_FORMAT, PAIR_VERSION, PARTS, PairManifest, PairSummary};
+pub use values::{
+    GatherKernel, GatherValues, HostUpdate, NO_ENTRY, ONE, PlacedValues, UpdateValues,
+};
 
 use super::element::Element;
 use super::plan::{Baseline, PlanId};
@@ -17,8 +21,9 @@ pub const BUNDLE_FORMAT: &str = "sparsetune bundle";
 
 /// The newest version of the format; readers refuse later ones.
 ///
-/// Version 2 added `overlaps` to steps, and `clock` and `clocks` to the promise.
-pub const BUNDLE_VERSION: u32 = 2;
+/// Version 2 added `overlaps` to steps, and `clock` and `clocks` to the promise; version 3 arrays of quotients, with `divisors` of
+/// their values and `quotients` of the update's kernel.
+pub const BUNDLE_VERSION: u32 = 3;
 
 /// The member that holds the manifest.
 pub const MANIFEST: &str = "manifest.json";
@@ -30,9 +35,6 @@ pub const MATRIX: &str = "matrix.json";
 pub const ARRAYS: &str = "arrays.safetensors";
 /// The member that holds inputs and outputs that a loader can test itself with.
 pub const CHECK: &str = "check.safetensors";
-
-/// An entry of a map from the places of an array to the matrix's entries: the place holds no value of the matrix.
-pub const NO_ENTRY: u32 = u32::MAX;
 
 /// What a bundle contains, and how its plan is run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -284,55 +286,6 @@ pub struct VendorForward {
     pub instructions: String,
 }
 
-/// How new values of the same pattern get into the arrays.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum UpdateValues {
-    /// Every place that holds a value of the matrix holds it as it is: by the maps of the arrays' `values`.
-    Gather(GatherValues),
-    /// The arrays are functions of all values, so sparsetune's library makes them again, on the host. The arrays
-    /// `matrix.row_ptr` and `matrix.col_idx` hold the matrix's pattern for it.
-    Host(HostUpdate),
-    /// The arrays cannot be updated; the matrix has to be tuned again.
-    Impossible {
-        /// A sentence.
-        reason: String,
-    },
-}
-
-/// Values are put in place one by one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct GatherValues {
-    /// A kernel `(const V* values, const u32* map, V* packed, u64 count)` that does it on a GPU, a thread for each place, V
-    /// being an unsigned integer as wide as the problem's element type. Absent in plans of earlier versions and in those of
-    /// CPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<GatherKernel>,
-}
-
-/// The kernel that puts values in place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct GatherKernel {
-    pub module: CudaModule,
-    pub symbol: String,
-    /// Threads per block; the grid has enough blocks for `count`.
-    pub block: u32,
-}
-
-/// The host computes the arrays again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HostUpdate {
-    /// Milliseconds that it took when the plan was made.
-    pub milliseconds: f64,
-}
-
 /// A tensor of `arrays.safetensors`, or one of values that was left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -343,21 +296,9 @@ pub struct BundleArray {
     pub length: u64,
     /// Whether the tensor is in the bundle; an array of values may be left out.
     pub included: bool,
-    /// Set if the array holds values of the matrix as they are.
+    /// Set if the array holds values of the matrix, as they are or divided by one another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<PlacedValues>,
-}
-
-/// Where an array holds the matrix's values.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct PlacedValues {
-    /// The u32 tensor of the array's length that names the matrix's entry of each place, or 4294967295 where the
-    /// array holds none.
-    /// Absent if place i holds entry i.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub map: Option<String>,
 }
 
 /// How a loader tests itself. The dense input is drawn from the seed: element i from

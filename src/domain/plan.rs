@@ -2,8 +2,10 @@
 //! elsewhere.
 
 mod baseline;
+mod update;
 
 pub use baseline::Baseline;
+pub use update::UpdateProgram;
 
 use super::recipe::Scratch;
 use super::transfer::Imported;
@@ -321,19 +323,6 @@ impl Launch {
         let update = update.flat_map(|update| [&update.source, &update.cubin, &update.ptx]);
         own.chain(update).chain(self.arrays.iter().map(|array| &array.blob))
     }
-}
-
-/// A kernel `entry(const V* values, const u32* map, V* packed, u64 count)` that sets `packed[i] = values[map[i]]` for the
-/// `count` elements of an array, except where `map[i]` is 2^32 - 1; V is an unsigned integer of the dtype's size. Any
-/// one-dimensional grid is right.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct UpdateProgram {
-    pub entry: String,
-    /// Blobs of its complete source, and of what it was compiled to by the compiler of the launch.
-    pub source: Digest,
-    pub cubin: Digest,
-    pub ptx: Digest,
 }
 
 /// One kernel launch of a call.

@@ -262,6 +262,9 @@ impl Exported {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportedUpdate {
     pub entry: String,
+    /// The kernel that gathers quotients of values, where the element type is one of triangular systems.
+    #[serde(default)]
+    pub quotients: Option<String>,
     /// Complete source with headers inlined.
     pub source: String,
     /// Compiled kernel, base64.

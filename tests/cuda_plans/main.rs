@@ -10,6 +10,7 @@ mod driver;
 mod fake;
 mod faults;
 mod pairs;
+mod quotients;
 #[path = "../fixture/scale.rs"]
 mod scale;
 #[path = "../fixture/triangle.rs"]

@@ -170,6 +170,7 @@ async fn blobs_that_nothing_names_go_with_age() {
         zero_output: false,
         update: Some(UpdateProgram {
             entry: "gather".into(),
+            quotients: None,
             source: kept[4],
             cubin: kept[5],
             ptx: kept[6],

@@ -18,17 +18,19 @@ pub(super) fn tensors_of(
     for (at, array) in prepared.arrays.iter().enumerate() {
         let (element, length) = (array.data.element(), array.data.len() as u64);
         let content = prepared.contents.as_ref().and_then(|contents| contents.get(at));
-        let map = match content {
-            Some(Content::Values { map }) => Some(map),
-            _ => None,
-        };
         let name = array.name.clone();
-        let Some(map) = map else {
-            tensors.push(Tensor { name: name.clone(), element, bytes: array.data.bytes().into() });
-            listed.push(BundleArray { name, element, length, included: true, values: None });
-            continue;
+        let (map, divisors) = match content {
+            Some(Content::Values { map }) => (map, None),
+            Some(Content::Quotients { map, divisors }) => (map, Some(divisors)),
+            Some(Content::Pattern) | None => {
+                let bytes = array.data.bytes().into();
+                tensors.push(Tensor { name: name.clone(), element, bytes });
+                listed.push(BundleArray { name, element, length, included: true, values: None });
+                continue;
+            }
         };
-        let identity = map.len() == prepared.nnz
+        let identity = divisors.is_none()
+            && map.len() == prepared.nnz
             && map.iter().enumerate().all(|(i, &entry)| i == entry as usize);
         let bare = values == Values::External;
         // A place without a value must be zero, or the array cannot be left out as a whole.
@@ -44,7 +46,12 @@ pub(super) fn tensors_of(
         if let Some(name) = &map_name {
             tensors.push(Tensor::of(name, Element::U32, map));
         }
-        let values = Some(PlacedValues { map: map_name });
+        let divisors = divisors.map(|divisors| {
+            let name = format!("divisors.{name}");
+            tensors.push(Tensor::of(&name, Element::U32, divisors));
+            name
+        });
+        let values = Some(PlacedValues { map: map_name, divisors });
         listed.push(BundleArray { name, element, length, included, values });
     }
     // A loader sees by the arrays that were left out that values are missing.

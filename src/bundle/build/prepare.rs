@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct Prepared {
     pub(super) recipe: Recipe,
     pub(super) arrays: Vec<Array>,
-    /// One for each array; `None` if they are functions of several values.
+    /// One for each array; `None` if they are other functions of the values, or the plan has no kernel that computes quotients.
     pub(super) contents: Option<Vec<Content>>,
     /// Why the arrays cannot be made again, if they cannot.
     pub(super) foreign: Option<&'static str>,
@@ -60,6 +60,9 @@ pub(super) fn prepare(parts: &Parts<'_>) -> Result<Prepared, BuildError> {
     }
     let again = |matrix: Arc<Csr>| all(&matrix, &lower(plan, &matrix).ok()?).ok();
     let contents = places::contents(&parts.matrix, plan.problem.dtype(), &arrays, &again);
+    let update = plan.launch.as_ref().and_then(|launch| launch.update.as_ref());
+    let divides = update.is_some_and(|update| update.quotients.is_some());
+    let contents = contents.filter(|contents| divides || !contents.iter().any(Content::divides));
     let foreign = None;
     if contents.is_none() {
         arrays.extend(operand::pattern(&parts.matrix));

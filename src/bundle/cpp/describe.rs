@@ -78,9 +78,11 @@ fn fields(bundle: &Bundle, manifest: &Manifest) -> Result<Vec<(&'static str, Str
     let gather = match gather {
         Some(kernel) => {
             let module = module(bundle, &kernel.module)?;
-            format!("{{{module}, {}, {}u}}", quoted(&kernel.symbol), kernel.block)
+            let quotients = kernel.quotients.as_deref().unwrap_or_default();
+            let (symbol, quotients) = (quoted(&kernel.symbol), quoted(quotients));
+            format!("{{{module}, {symbol}, {quotients}, {}u}}", kernel.block)
         }
-        None => format!("{{{}, \"\", 0u}}", none()),
+        None => format!("{{{}, \"\", \"\", 0u}}", none()),
     };
     let updatable = matches!(manifest.update_values, UpdateValues::Gather(_));
     let flag = |of: fn(&CudaForward) -> bool| forward.is_some_and(of).to_string();
@@ -190,19 +192,22 @@ fn array(bundle: &Bundle, array: &BundleArray) -> Result<String, CppError> {
         place.ok_or_else(|| inconsistent(format!("there is no tensor `{name}`")))
     };
     let data = if array.included { tensor(&array.name)? } else { 0..0 };
+    let divisors = array.divisors().map_or(Ok(0..0), tensor)?;
     let (values, map) = match array.values.as_ref().map(|placed| placed.map.as_ref()) {
         None => ("none", 0..0),
         Some(None) => ("in_order", 0..0),
+        Some(Some(map)) if array.divisors().is_some() => ("quotients", tensor(map)?),
         Some(Some(map)) => ("by_map", tensor(map)?),
     };
     Ok(format!(
-        "{{{}, Element::{}, {}u, {}, {}, Values::{values}, {}}}",
+        "{{{}, Element::{}, {}u, {}, {}, Values::{values}, {}, {}}}",
         quoted(&array.name),
         array.element.name(),
         array.length,
         array.included,
         place_of(&data),
-        place_of(&map)
+        place_of(&map),
+        place_of(&divisors)
     ))
 }
 

@@ -5,7 +5,7 @@ use super::super::operand::{
 };
 use super::{Bundle, BundleError, contradiction};
 use crate::domain::bundle::{
-    Argument, BundleArray, CudaForward, CudaModule, Forward, NO_ENTRY, UpdateValues,
+    Argument, BundleArray, CudaForward, CudaModule, Forward, NO_ENTRY, ONE, UpdateValues,
 };
 use crate::domain::element::Element;
 use crate::domain::plan::{PLAN_VERSION, PREDICTED_VERSION};
@@ -74,12 +74,16 @@ impl Bundle {
                 return Err(contradiction(format!("array `{name}` is left out without values")));
             };
             match &values.map {
-                None if array.length == manifest.matrix.nnz => {}
+                None if array.length == manifest.matrix.nnz && values.divisors.is_none() => {}
                 None => return Err(contradiction(format!("array `{name}` has no map"))),
                 Some(map) => {
-                    names.insert(map);
-                    self.verify_tensor(map, Element::U32, array.length, true)?;
-                    self.verify_map(map)?;
+                    let divides = values.divisors.is_some();
+                    for (map, one) in [(Some(map), divides), (values.divisors.as_ref(), false)] {
+                        let Some(map) = map else { continue };
+                        names.insert(map);
+                        self.verify_tensor(map, Element::U32, array.length, true)?;
+                        self.verify_map(map, one)?;
+                    }
                 }
             }
         }
@@ -101,7 +105,9 @@ impl Bundle {
             VALUES | DIAGONAL => array.element == values,
             _ => true,
         };
-        let bits = values == Element::F32 && array.element == Element::U32;
+        let divided = array.divisors().is_some();
+        let bits = values == Element::F32 && array.element == Element::U32 && !divided;
+        let right = right && (!divided || matches!(values, Element::F32 | Element::F64));
         if right && (array.values.is_none() || array.element == values || bits) {
             return Ok(());
         }
@@ -151,13 +157,15 @@ impl Bundle {
         }
     }
 
-    /// Every place holds one of the matrix's entries, or none.
-    fn verify_map(&self, name: &str) -> Result<(), BundleError> {
+    /// Every place holds one of the matrix's entries, or none, or where it may be, 1.
+    fn verify_map(&self, name: &str, may_be_one: bool) -> Result<(), BundleError> {
         let Some(ArrayData::U32(map)) = self.array_data(name) else {
             return Err(contradiction(format!("there is no map `{name}`")));
         };
         let nnz = self.manifest.matrix.nnz;
-        let fits = |&entry: &u32| entry == NO_ENTRY || u64::from(entry) < nnz;
+        let fits = |&entry: &u32| {
+            entry == NO_ENTRY || u64::from(entry) < nnz || (may_be_one && entry == ONE)
+        };
         match map.par_iter().all(fits) {
             true => Ok(()),
             false => Err(contradiction(format!("`{name}` names entries that the matrix lacks"))),
@@ -180,15 +188,24 @@ impl Bundle {
         if on != manifest.target.kind {
             return Err(contradiction("its program is of another kind of device than its target"));
         }
-        if let UpdateValues::Gather(gather) = &manifest.update_values
-            && let Some(kernel) = &gather.kernel
-        {
+        let kernel = match &manifest.update_values {
+            UpdateValues::Gather(gather) => gather.kernel.as_ref(),
+            UpdateValues::Host(_) | UpdateValues::Impossible { .. } => None,
+        };
+        if let Some(kernel) = kernel {
             self.verify_module(&kernel.module)?;
             if kernel.block == 0 || kernel.block > 1024 {
                 return Err(contradiction("its update kernel has an impossible block"));
             }
         }
-        Ok(())
+        let divided = manifest.arrays.iter().find(|array| array.divisors().is_some());
+        match divided {
+            Some(array) if kernel.is_none_or(|kernel| kernel.quotients.is_none()) => {
+                let name = &array.name;
+                Err(contradiction(format!("no kernel divides the values of array `{name}`")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn verify_module(&self, module: &CudaModule) -> Result<(), BundleError> {

@@ -49,7 +49,7 @@ fn hostile_bundles_are_refused_with_a_sentence() {
     };
     type Change = fn(&mut serde_json::Value);
     let changes: [(Change, &str); 16] = [
-        (|m| m["version"] = json!(3), "format version 3"),
+        (|m| m["version"] = json!(4), "format version 4"),
         (|m| m["format"] = json!("x"), "its format is `x`"),
         (|m| m["surprise"] = json!(1), "unknown field"),
         (|m| m["forward"]["surprise"] = json!(1), "unknown field"),

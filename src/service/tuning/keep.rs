@@ -70,6 +70,7 @@ async fn update(
 ) -> Result<UpdateProgram, SessionError> {
     Ok(UpdateProgram {
         entry: exported.entry.clone(),
+        quotients: exported.quotients.clone(),
         source: text(service, &exported.source).await?,
         cubin: cubin(service, &exported.cubin).await?,
         ptx: text(service, &exported.ptx).await?,
@@ -134,6 +135,7 @@ mod tests {
         let source = Some("text".to_owned());
         let update = ExportedUpdate {
             entry: "gather".to_owned(),
+            quotients: Some("quotients".to_owned()),
             source: "gathers".to_owned(),
             cubin: STANDARD.encode([7u8; 3]),
             ptx: "assembly".to_owned(),
@@ -165,6 +167,7 @@ mod tests {
         assert_eq!((kept.options.len(), kept.ptx), (1, None));
         let update = kept.update.as_ref().unwrap();
         assert_eq!((update.entry.as_str(), update.source), ("gather", Digest::of(b"gathers")));
+        assert_eq!(update.quotients.as_deref(), Some("quotients"));
         assert_eq!(blobs.get(&update.cubin).await.unwrap(), [7u8; 3][..]);
         assert_eq!(blobs.get(&update.ptx).await.unwrap(), b"assembly"[..]);
         assert_eq!(kept.blobs().count(), 5);

@@ -225,20 +225,33 @@ public:
             } else {
                 held.data->fill(0, context.stream);
             }
-            maps = maps || array.values == Values::by_map;
+            maps = maps || array.values == Values::by_map || array.values == Values::quotients;
         }
         if (maps && plan.updatable && plan.gather.block != 0) {
-            gather_ = std::make_unique<Kernels>(context, file, plan.gather.module,
-                                                std::vector<const char*>{plan.gather.symbol}, warnings);
-            gather_->kernels[0].check(gather_step(1), {8, 8, 8, 8});
+            std::vector<const char*> symbols{plan.gather.symbol};
+            if (divides()) {
+                symbols.push_back(plan.gather.quotients);
+            }
+            gather_ = std::make_unique<Kernels>(context, file, plan.gather.module, symbols, warnings);
+            gather_->kernels[0].check(gather_step(symbols[0], 1), {8, 8, 8, 8});
+            if (divides()) {
+                gather_->kernels[1].check(gather_step(symbols[1], 1), {8, 8, 8, 8, 8});
+            }
             for (std::size_t at = 0; at < held_.size(); ++at) {
                 const Array& array = plan.arrays[at];
-                if (held_[at].data && array.values == Values::by_map) {
-                    held_[at].map = std::make_unique<Buffer>(context, array.map.bytes);
-                    held_[at].map->write(file.at(array.map), array.map.bytes, context.stream);
+                if (held_[at].data) {
+                    held_[at].map = uploaded(array.map);
+                    held_[at].divisors = uploaded(array.divisors);
                 }
             }
         }
+        if (!plan.updatable) {
+            return;
+        }
+        if (any(Values::quotients) && !(gather_ && divides())) {
+            throw Error("The plan has no kernel that divides values, which its arrays need.");
+        }
+        list_divisors();
     }
 
     Address address(std::size_t at) const { return held_.at(at).data->address(); }
@@ -272,7 +285,21 @@ public:
             throw Error(std::to_string(count) + " values were given for a matrix of " + std::to_string(plan_.entries) +
                         " entries.");
         }
-        write(rounded(values, count, plan_.b.element), stream);
+        const std::vector<unsigned char> data = rounded(values, count, plan_.b.element);
+        const std::size_t size = bytes_of(plan_.b.element);
+        for (const std::uint32_t entry : divisors_) {
+            // Both zeros: all bytes but the sign, which is in the last.
+            const unsigned char* value = data.data() + entry * size;
+            bool zero = (value[size - 1] & 0x7f) == 0;
+            for (std::size_t at = 0; zero && at + 1 < size; ++at) {
+                zero = value[at] == 0;
+            }
+            if (zero) {
+                throw Error("The value of entry " + std::to_string(entry) +
+                            ", which is on the diagonal, is zero in the plan's element type.");
+            }
+        }
+        write(data, stream);
     }
 
     void update_on_device(Address values, CUstream stream) {
@@ -301,21 +328,67 @@ private:
                               (array.element == Element::u32 && plan_.b.element == Element::f32));
         }
         whole = whole && (array.values != Values::in_order || array.length == plan_.entries);
-        if (array.values == Values::by_map) {
-            whole = whole && array.map.bytes == array.length * 4;
-            const Numbers<std::uint32_t> map(file_, array.map);
-            for (std::uint64_t i = 0; whole && i < array.length; ++i) {
-                whole = map[i] < plan_.entries || map[i] == 0xffffffffu;
-            }
+        const bool divides = array.values == Values::quotients;
+        if (array.values == Values::by_map || divides) {
+            whole = whole && whole_map(array, array.map, divides);
+        }
+        if (divides) {
+            whole = whole && whole_map(array, array.divisors, false) && array.element == plan_.b.element &&
+                    (array.element == Element::f32 || array.element == Element::f64);
         }
         if (!whole) {
             throw Error(std::string("The array ") + array.name + " has another length or element type than the plan reads.");
         }
     }
 
+    bool whole_map(const Array& array, const Place& place, bool may_be_one) const {
+        if (place.bytes != array.length * 4) {
+            return false;
+        }
+        const Numbers<std::uint32_t> map(file_, place);
+        for (std::uint64_t i = 0; i < array.length; ++i) {
+            const std::uint32_t entry = map[i];
+            if (!(entry < plan_.entries || entry == 0xffffffffu || (may_be_one && entry == 0xfffffffeu))) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // A place of the file in device memory; none if it is empty.
+    std::unique_ptr<Buffer> uploaded(const Place& place) const {
+        if (place.bytes == 0) {
+            return nullptr;
+        }
+        auto buffer = std::make_unique<Buffer>(context_, place.bytes);
+        buffer->write(file_.at(place), place.bytes, context_.stream);
+        return buffer;
+    }
+
+    bool divides() const { return plan_.gather.quotients[0] != '\0'; }
+
+    // The entries that others are divided by, each once.
+    void list_divisors() {
+        std::vector<bool> listed(plan_.entries, false);
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            if (!held_[at].data || plan_.arrays[at].values != Values::quotients) {
+                continue;
+            }
+            const Numbers<std::uint32_t> map(file_, plan_.arrays[at].divisors);
+            for (std::uint64_t i = 0; i < plan_.arrays[at].length; ++i) {
+                const std::uint32_t entry = map[i];
+                if (entry < plan_.entries && !listed[entry]) {
+                    listed[entry] = true;
+                    divisors_.push_back(entry);
+                }
+            }
+        }
+    }
+
     struct Held {
         std::unique_ptr<Buffer> data;
         std::unique_ptr<Buffer> map;
+        std::unique_ptr<Buffer> divisors;
         bool filled = false;
     };
 
@@ -334,9 +407,9 @@ private:
         }
     }
 
-    Step gather_step(std::uint64_t places) const {
+    Step gather_step(const char* symbol, std::uint64_t places) const {
         const unsigned block = plan_.gather.block;
-        return {plan_.gather.symbol, {static_cast<unsigned>((places + block - 1) / block), 1, 1}, {block, 1, 1}, 1, 0,
+        return {symbol, {static_cast<unsigned>((places + block - 1) / block), 1, 1}, {block, 1, 1}, 1, 0,
                 false, {nullptr, 0}};
     }
 
@@ -353,10 +426,15 @@ private:
                     const int code = context_.driver.on_device(held.data->address(), values, bytes, stream);
                     context_.driver.check("Copying on the device", code);
                 }
+            } else if (array.length > 0 && array.values == Values::quotients) {
+                std::uint64_t words[5] = {values, held.map->address(), held.divisors->address(), held.data->address(),
+                                          array.length};
+                void* arguments[5] = {&words[0], &words[1], &words[2], &words[3], &words[4]};
+                gather_->kernels[1].launch(gather_step(plan_.gather.quotients, array.length), arguments, stream);
             } else if (array.length > 0) {
                 std::uint64_t words[4] = {values, held.map->address(), held.data->address(), array.length};
                 void* arguments[4] = {&words[0], &words[1], &words[2], &words[3]};
-                gather_->kernels[0].launch(gather_step(array.length), arguments, stream);
+                gather_->kernels[0].launch(gather_step(plan_.gather.symbol, array.length), arguments, stream);
             }
             held.filled = true;
         }
@@ -405,6 +483,7 @@ private:
     std::vector<Held> held_;
     std::unique_ptr<Kernels> gather_;
     std::unique_ptr<Buffer> staged_;
+    std::vector<std::uint32_t> divisors_;
 };
 
 }  // namespace detail

@@ -76,8 +76,8 @@ struct Module {
     Place ptx;
 };
 
-// Whether an array holds values of the matrix, and how new ones get there.
-enum class Values { none, in_order, by_map };
+// Whether an array holds values of the matrix, and how new ones get there; `quotients` are values divided by others.
+enum class Values { none, in_order, by_map, quotients };
 
 struct Array {
     const char* name;
@@ -87,8 +87,11 @@ struct Array {
     bool included;
     Place data;
     Values values;
-    // A u32 for each place: the entry of the matrix, or 4294967295 for none.
+    // A u32 for each place: the entry of the matrix, or 4294967295 for none. Of quotients that of the numerator, which is minus the
+    // value, or 4294967294 for 1.
     Place map;
+    // Of quotients: the entry that divides, or 4294967295 for none.
+    Place divisors;
 };
 
 struct Scratch {
@@ -127,10 +130,11 @@ struct Vendor {
     bool transpose;
 };
 
-// The kernel that puts new values in place; none if the block is 0.
+// The kernels that put new values in place; none if the block is 0, and none for quotients if that symbol is empty.
 struct Gather {
     Module module;
     const char* symbol;
+    const char* quotients;
     unsigned block;
 };
 

@@ -3,17 +3,20 @@
 use super::super::context::{Buffer, Context};
 use super::super::launch::{LoadedKernel, refused};
 use super::values::{Bits, map_entries};
-use crate::domain::bundle::{BundleArray, Manifest, UpdateValues};
+use crate::domain::bundle::{BundleArray, Manifest, NO_ENTRY, ONE, UpdateValues};
 use crate::domain::element::Element;
 use crate::engine::{EngineError, PlanFiles};
 use cudarc::driver::sys::CUstream;
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The kernel that puts values in place.
+/// The kernels that put values in place.
 #[derive(Clone)]
 pub(super) struct Gather {
     pub(super) kernel: Arc<LoadedKernel>,
+    /// For arrays of quotients.
+    pub(super) quotients: Option<Arc<LoadedKernel>>,
     /// Threads per block.
     pub(super) block: u32,
 }
@@ -30,6 +33,8 @@ pub(super) struct Arrays {
     gather: Option<Gather>,
     /// New values that came from the host, for the kernel to read; allocated when first needed.
     staged: Option<Buffer>,
+    /// Entries that others are divided by, in ascending order.
+    divisors: Vec<u32>,
     /// Why new values cannot be put in place, if so.
     fixed: Option<String>,
 }
@@ -49,6 +54,8 @@ enum Place {
     Identity,
     /// The kernel reads the map.
     Device(Buffer),
+    /// The kernel for quotients reads the map and that of the divisors.
+    Quotients(Buffer, Buffer),
     /// There is no kernel. With the array as it was, since places without a value keep what they hold.
     Host(Vec<u32>, Bits),
 }
@@ -71,6 +78,7 @@ impl Arrays {
             element: manifest.call.b.element,
             gather,
             staged: None,
+            divisors: Vec::new(),
             fixed: match &manifest.update_values {
                 UpdateValues::Gather(_) => None,
                 UpdateValues::Host(_) => Some(
@@ -92,11 +100,13 @@ impl Arrays {
             arrays.held.insert(name.to_owned(), held);
             arrays.names.push(name.to_owned());
         }
+        arrays.divisors.par_sort_unstable();
+        arrays.divisors.dedup();
         Ok(arrays)
     }
 
     fn hold(
-        &self,
+        &mut self,
         context: &Arc<Context>,
         array: &BundleArray,
         files: &dyn PlanFiles,
@@ -113,6 +123,9 @@ impl Arrays {
             None => None,
             Some(placed) => Some(match &placed.map {
                 None => Place::Identity,
+                Some(map) if placed.divisors.is_some() => {
+                    self.divided(context, (map, array), files)?
+                }
                 Some(map) => self.place(context, (map, array), data, files)?,
             }),
         };
@@ -127,9 +140,10 @@ impl Arrays {
         data: Option<&[u8]>,
         files: &dyn PlanFiles,
     ) -> Result<Place, EngineError> {
-        let bytes = files.array(map);
-        let bytes = bytes.ok_or_else(|| refused(format!("The map `{map}` is missing.")))?;
-        let entries = map_entries(map, bytes, array.length, self.entries as u64)?;
+        let entries = self.map(map, array, files)?;
+        if let Some(at) = entries.par_iter().position_first(|&entry| entry == ONE) {
+            return Err(refused(format!("The map `{map}` names entry {ONE} at place {at}.")));
+        }
         Ok(match self.gather {
             Some(_) => Place::Device(Buffer::of(context, &entries)?),
             None => {
@@ -140,6 +154,38 @@ impl Arrays {
                 Place::Host(entries, kept)
             }
         })
+    }
+
+    fn divided(
+        &mut self,
+        context: &Arc<Context>,
+        (map, array): (&str, &BundleArray),
+        files: &dyn PlanFiles,
+    ) -> Result<Place, EngineError> {
+        let name = &array.name;
+        if self.gather.as_ref().is_none_or(|gather| gather.quotients.is_none()) {
+            let words =
+                format!("The plan has no kernel that divides the values of the array `{name}`.");
+            return Err(refused(words));
+        }
+        let divisors = self.map(array.divisors().unwrap_or_default(), array, files)?;
+        if let Some(at) = divisors.par_iter().position_first(|&entry| entry == ONE) {
+            return Err(refused(format!("The array `{name}` has no divisor {ONE} at place {at}.")));
+        }
+        let entries = self.map(map, array, files)?;
+        self.divisors.par_extend(divisors.par_iter().filter(|&&entry| entry != NO_ENTRY));
+        Ok(Place::Quotients(Buffer::of(context, &entries)?, Buffer::of(context, &divisors)?))
+    }
+
+    fn map(
+        &self,
+        name: &str,
+        array: &BundleArray,
+        files: &dyn PlanFiles,
+    ) -> Result<Vec<u32>, EngineError> {
+        let bytes = files.array(name);
+        let bytes = bytes.ok_or_else(|| refused(format!("The map `{name}` is missing.")))?;
+        map_entries(name, bytes, array.length, self.entries as u64)
     }
 
     /// The device memory of an array.
@@ -197,7 +243,17 @@ impl Arrays {
             )));
         }
         let bits = Bits::rounded(values, self.element)?;
-        if self.held.values().any(|held| matches!(held.values, Some(Place::Device(_)))) {
+        let zero = self.divisors.par_iter().position_first(|&entry| bits.is_zero(entry as usize));
+        if let Some(at) = zero {
+            let (entry, element) = (self.divisors[at], self.element.name());
+            return Err(refused(format!(
+                "The value {:e} of entry {entry}, which is on the diagonal, is zero in {element}.",
+                values[entry as usize]
+            )));
+        }
+        let by_kernel =
+            |held: &Held| matches!(held.values, Some(Place::Device(_) | Place::Quotients(..)));
+        if self.held.values().any(by_kernel) {
             if self.staged.is_none() {
                 let bytes = self.entries * self.element.bytes() as usize;
                 self.staged = Some(Buffer::new(context, bytes)?);
@@ -225,17 +281,30 @@ impl Arrays {
         }
         let (entries, element) = (self.entries as u64, self.element);
         let gather = self.gather.clone();
+        let queue = |kernel: &LoadedKernel, block: u32, length: u64, arguments: &[u64]| {
+            let blocks = length.div_ceil(u64::from(block));
+            let blocks =
+                u32::try_from(blocks).map_err(|_| refused(format!("{length} places of values")))?;
+            match blocks {
+                0 => Ok(()),
+                _ => {
+                    let geometry = context.geometry([blocks, 1, 1], [block, 1, 1], 0, false);
+                    kernel.queue(&context.driver, geometry, stream, arguments)
+                }
+            }
+        };
         for held in self.placed() {
+            let (length, packed) = (held.length, held.buffer.pointer);
             match (&held.values, &gather) {
-                (Some(Place::Device(map)), Some(Gather { kernel, block })) => {
-                    let blocks = held.length.div_ceil(u64::from(*block));
-                    let blocks = u32::try_from(blocks)
-                        .map_err(|_| refused(format!("{} places of values", held.length)))?;
-                    if blocks > 0 {
-                        let arguments = [values, map.pointer, held.buffer.pointer, held.length];
-                        let geometry = context.geometry([blocks, 1, 1], [*block, 1, 1], 0, false);
-                        kernel.queue(&context.driver, geometry, stream, &arguments)?;
-                    }
+                (Some(Place::Device(map)), Some(Gather { kernel, block, .. })) => {
+                    queue(kernel, *block, length, &[values, map.pointer, packed, length])?;
+                }
+                (
+                    Some(Place::Quotients(map, divisors)),
+                    Some(Gather { quotients: Some(kernel), block, .. }),
+                ) => {
+                    let maps = [map.pointer, divisors.pointer];
+                    queue(kernel, *block, length, &[values, maps[0], maps[1], packed, length])?;
                 }
                 _ => {
                     let bytes = ((entries * element.bytes()) as usize).min(held.buffer.bytes);
@@ -315,7 +384,8 @@ fn check_array(
         };
     };
     // Words that hold columns and values alike.
-    let in_words = array.element == Element::U32 && element == Element::F32;
+    let in_words =
+        array.element == Element::U32 && element == Element::F32 && placed.divisors.is_none();
     if array.element != element && !in_words {
         return Err(refused(format!(
             "The array `{name}` holds values as {}, but the problem is in {}.",
@@ -356,20 +426,20 @@ mod tests {
         assert_eq!(why(&plain, None), "The array `a` is missing.");
         let huge = array(Element::F64, 1 << 62, None);
         assert_eq!(why(&huge, None), format!("The array `a` has {} elements.", 1u64 << 62));
-        let values = array(Element::F64, 3, Some(PlacedValues { map: None }));
+        let values = array(Element::F64, 3, Some(PlacedValues { map: None, divisors: None }));
         let words = "The array `a` holds values as f64, but the problem is in f32.";
         assert_eq!(why(&values, Some(&[0; 24])), words);
-        let words = array(Element::U32, 3, Some(PlacedValues { map: None }));
+        let words = array(Element::U32, 3, Some(PlacedValues { map: None, divisors: None }));
         assert_eq!(check_array(&words, Some(&[0; 12]), 3, Element::F32), Ok(12));
         assert!(check_array(&words, Some(&[0; 12]), 3, Element::F64).is_err());
-        let values = array(Element::F32, 4, Some(PlacedValues { map: None }));
+        let values = array(Element::F32, 4, Some(PlacedValues { map: None, divisors: None }));
         let words = "The array `a` has 4 places for the matrix's 3 values.";
         assert_eq!(why(&values, Some(&[0; 16])), words);
     }
 
     #[test]
     fn values_may_be_left_out_but_only_where_the_manifest_says_so() {
-        let placed = Some(PlacedValues { map: None });
+        let placed = Some(PlacedValues { map: None, divisors: None });
         let left_out = BundleArray { included: false, ..array(Element::F32, 3, placed) };
         assert_eq!(check_array(&left_out, None, 3, Element::F32), Ok(12));
         let promised = BundleArray { included: true, ..left_out };

@@ -62,7 +62,20 @@ impl Code {
                     let symbol = &gather.symbol;
                     return Err(refused(format!("`{symbol}` does not take four words of 8 bytes")));
                 }
-                Some(Gather { kernel: Arc::new(kernel), block: gather.block })
+                let quotients = gather.quotients.as_ref().map(|symbol| {
+                    let kernel = LoadedKernel::of(context, &module, symbol)?;
+                    if gather.block > kernel.max_threads
+                        || kernel.parameter_sizes.as_ref().is_some_and(|sizes| *sizes != [8; 5])
+                    {
+                        let words = format!(
+                            "`{symbol}` does not take five words of 8 bytes in such blocks"
+                        );
+                        return Err(refused(words));
+                    }
+                    Ok(Arc::new(kernel))
+                });
+                let quotients = quotients.transpose()?;
+                Some(Gather { kernel: Arc::new(kernel), quotients, block: gather.block })
             }
         };
         Ok(Self { forward, gather })

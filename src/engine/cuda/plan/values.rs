@@ -2,7 +2,7 @@
 
 use super::super::context::{Buffer, Plain};
 use super::super::launch::refused;
-use crate::domain::bundle::NO_ENTRY;
+use crate::domain::bundle::ONE;
 use crate::domain::element::Element;
 use crate::engine::EngineError;
 use crate::sparse::operand::{bf16_bits, half_bits};
@@ -102,6 +102,17 @@ impl Bits {
         }
     }
 
+    /// Whether a value is zero, or there is none.
+    pub(super) fn is_zero(&self, at: usize) -> bool {
+        // All bits but the sign.
+        let magnitude = match self {
+            Self::W16(words) => words.get(at).map(|&word| u64::from(word << 1)),
+            Self::W32(words) => words.get(at).map(|&word| u64::from(word << 1)),
+            Self::W64(words) => words.get(at).map(|&word| word << 1),
+        };
+        magnitude.is_none_or(|bits| bits == 0)
+    }
+
     /// Copies the bits to the start of a buffer, in the stream's order.
     pub(super) fn write(&self, buffer: &Buffer, stream: CUstream) -> Result<(), EngineError> {
         match self {
@@ -137,7 +148,7 @@ impl Bits {
     }
 }
 
-/// The entries of a map, from its bytes; refuses entries that the matrix does not have.
+/// The entries of a map, from its bytes; refuses entries that the matrix does not have, but for `NO_ENTRY` and `ONE`.
 pub(super) fn map_entries(
     name: &str,
     bytes: &[u8],
@@ -150,7 +161,7 @@ pub(super) fn map_entries(
         return Err(refused(words));
     }
     let map: Vec<u32> = words(bytes);
-    let foreign = |&entry: &u32| entry != NO_ENTRY && u64::from(entry) >= entries;
+    let foreign = |&entry: &u32| entry < ONE && u64::from(entry) >= entries;
     if let Some(at) = map.par_iter().position_first(foreign) {
         return Err(refused(format!(
             "The map `{name}` names entry {} at place {at}; the matrix has {entries}.",
@@ -169,6 +180,7 @@ pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::bundle::NO_ENTRY;
 
     #[test]
     fn values_are_rounded_as_the_engine_rounds_them() {

@@ -1,0 +1,149 @@
+//! New values in the arrays of GPU plans: by their maps, or made again.
+
+use super::super::places::{divided, gathered};
+use super::*;
+use crate::domain::bundle::PlacedValues;
+use crate::domain::problem::Stability;
+use crate::domain::recipe::{Array, ArrayData};
+
+/// The maps of a bundle, applied to other values, give what packing these values gives.
+fn check_maps(read: &Bundle, plan: &Plan, other: &Arc<Csr>) {
+    let (problem, candidate) = (&plan.problem, &plan.candidate);
+    let recipe = lowered(other, problem, &plan.device, candidate).unwrap();
+    let form = match candidate.is_baseline() {
+        true => operand::Form::Vendor,
+        false => operand::Form::Kernel,
+    };
+    let operand = operand::arrays(other, problem, form).unwrap().into_iter();
+    let fresh: Vec<Array> = operand.chain(recipe.arrays).collect();
+    let map = |name: &String| match read.array_data(name) {
+        Some(ArrayData::U32(map)) => map.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    for listed in &read.manifest().arrays {
+        let old = read.array_data(&listed.name).unwrap();
+        let expected = &fresh.iter().find(|array| array.name == listed.name).unwrap().data;
+        let updated = match &listed.values {
+            None => old,
+            Some(PlacedValues { map: Some(above), divisors: Some(below) }) => {
+                divided(&old, &map(above), &map(below), other.values()).unwrap()
+            }
+            Some(values) => {
+                let map = values.map.as_ref().map(map);
+                let map = map.unwrap_or_else(|| (0..other.nnz() as u32).collect());
+                gathered(&old, &map, other.values(), problem.dtype()).unwrap()
+            }
+        };
+        assert_eq!(updated.bytes(), expected.bytes(), "{problem} {candidate} {}", listed.name);
+    }
+}
+
+#[test]
+fn maps_lead_new_values_to_where_every_gpu_kernel_reads_them() {
+    let problems = [
+        spmm(32, Dtype::F32, Layout::Row),
+        spmm(33, Dtype::F32, Layout::Col),
+        spmm(16, Dtype::F16, Layout::Row),
+        spmm(16, Dtype::Bf16, Layout::Row),
+        spmm(8, Dtype::F64, Layout::Row),
+        Problem::Spmm(Spmm { transpose: true, ..Spmm::new(8, Dtype::F32, Layout::Row) }),
+    ];
+    let mut families: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    for matrix in matrices() {
+        let other = Arc::new(other_values(&matrix));
+        for problem in &problems {
+            for candidate in candidates(&matrix, problem, DeviceKind::Cuda) {
+                let Some(plan) = plan(&matrix, problem, DeviceKind::Cuda, &candidate) else {
+                    continue;
+                };
+                let file = bundle(&matrix, &plan, Values::Included).unwrap();
+                let read =
+                    Bundle::from_bytes(file).unwrap_or_else(|error| panic!("{candidate}: {error}"));
+                let gathers = matches!(read.manifest().update_values, UpdateValues::Gather(_));
+                families.entry(candidate.family.clone()).or_default()[usize::from(gathers)] += 1;
+                if !gathers {
+                    continue;
+                }
+                check_maps(&read, &plan.0, &other);
+            }
+        }
+    }
+    for family in [
+        "row_split",
+        "row_panel",
+        "nnz_split",
+        "tiled",
+        "resident",
+        "tca",
+        "condensed_tc",
+        "vendor",
+    ] {
+        let counts = families.get(family).copied().unwrap_or_default();
+        // Half precision keeps lone entries as f32, which is another type than the values'.
+        assert!(
+            counts[1] > 0 && (counts[0] == 0 || family == "condensed_tc"),
+            "{family}: {counts:?}"
+        );
+    }
+}
+
+/// A solve whose equations may not be rewritten.
+fn row_by_row(dtype: Dtype) -> Problem {
+    let stability = Stability::RowWise;
+    Problem::Sptrsv(Sptrsv { rhs: 1, dtype, stability, ..Sptrsv::PLAIN })
+}
+
+#[test]
+fn solves_are_updated_in_place_or_made_again() {
+    let mut kinds: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    let problems = [
+        (0, solve(1, Dtype::F64, Triangle::Lower, false)),
+        (0, solve(3, Dtype::F32, Triangle::Lower, false)),
+        (0, solve(1, Dtype::F32, Triangle::Upper, true)),
+        (2, row_by_row(Dtype::F64)),
+        (2, row_by_row(Dtype::F32)),
+    ];
+    for (matrix, problem) in problems {
+        let matrix = generated(GENERATED[matrix]).unwrap();
+        let other = Arc::new(other_values(&matrix));
+        for candidate in candidates(&matrix, &problem, DeviceKind::Cuda) {
+            let Some(plan) = plan(&matrix, &problem, DeviceKind::Cuda, &candidate) else {
+                continue;
+            };
+            let read =
+                Bundle::from_bytes(bundle(&matrix, &plan, Values::Included).unwrap()).unwrap();
+            let gathers = matches!(read.manifest().update_values, UpdateValues::Gather(_));
+            kinds.entry(candidate.family.clone()).or_default()[usize::from(gathers)] += 1;
+            let pattern = read.array("matrix.row_ptr").is_some();
+            assert_eq!(pattern, !gathers, "{candidate}");
+            let external = bundle(&matrix, &plan, Values::External);
+            // What an earlier version stored has its clusters in the launch alone, which a plain launch would not have.
+            let mut earlier = plan.clone();
+            let launch = earlier.0.launch.as_mut().unwrap();
+            launch.compiler = None;
+            let clusters = launch.steps.iter().any(|step| step.cluster > 1);
+            let refused = bundle(&matrix, &earlier, Values::Included).is_err();
+            assert_eq!(refused, clusters && !candidate.is_baseline(), "{candidate}");
+            assert_eq!(external.is_ok(), gathers, "{candidate}");
+            if !gathers {
+                continue;
+            }
+            check_maps(&read, &plan.0, &other);
+            // A plan of an earlier version has no kernel that divides: the host makes such arrays again.
+            let divides = read.manifest().arrays.iter().any(|array| array.divisors().is_some());
+            let mut earlier = plan.clone();
+            if let Some(update) = &mut earlier.0.launch.as_mut().unwrap().update {
+                update.quotients = None;
+            }
+            let earlier = bundle(&matrix, &earlier, Values::Included).unwrap();
+            let update = Bundle::from_bytes(earlier).unwrap().manifest().update_values.clone();
+            assert_eq!(divides, matches!(update, UpdateValues::Host(_)), "{candidate}");
+        }
+    }
+    for family in ["ag", "overlapped", "chains"] {
+        assert!(kinds[family][1] > 0 && kinds[family][0] == 0, "{family}: {kinds:?}");
+    }
+    // Rewritten, and as they are.
+    assert!(kinds["slices"].iter().all(|&count| count > 0), "{kinds:?}");
+    assert!(kinds["vendor"][1] > 0, "{kinds:?}");
+}
