@@ -2,7 +2,8 @@
 //!
 //! A result is judged by its componentwise backward error on two right-hand sides. Skips with a message where there is no
 //! device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th scheme of each space (default 97), beside one of each way to take,
-//! wait and launch; `SPARSETUNE_KERNELS_ON=ragged` uses only matrices of that name, for a sanitizer.
+//! wait and launch; `SPARSETUNE_KERNELS_ON=ragged` uses only matrices of that name, and
+//! `SPARSETUNE_KERNELS_ONLY=ahead=1,!scope=sm` only schemes whose text has the one and not the other, for a sanitizer.
 
 #[path = "fixture/amplifying.rs"]
 mod amplifying;
@@ -143,12 +144,13 @@ fn every_scheme_solves_and_repeats_itself() {
                 let way = way.map(|name| candidate.params.get(name).cloned());
                 ways.insert((candidate.family.clone(), way)) || i % every.max(1) == offset
             };
-            for (_, candidate) in candidates.iter().enumerate().filter(chosen) {
+            let is_wanted = |(_, candidate): &(usize, &Candidate)| wanted(candidate);
+            for (_, candidate) in candidates.iter().enumerate().filter(chosen).filter(is_wanted) {
                 tried.one(&mut engine, lowerer.as_mut(), (label, &problem), candidate);
             }
             // Copying ahead changes no bit. Systems that amplify are not rewritten without refinement.
             let windows = if label == "amplifying" { 0 } else { 1000 };
-            for scheme in ahead(windows) {
+            for scheme in ahead(windows).into_iter().filter(|scheme| wanted(&scheme.candidate())) {
                 let plain = Scheme { ahead: false, ..scheme };
                 let [with, without] = [scheme, plain].map(|scheme| {
                     let candidate = scheme.candidate();
@@ -158,8 +160,17 @@ fn every_scheme_solves_and_repeats_itself() {
             }
         }
     }
-    println!("{} schemes tried, {} faults", tried.schemes, tried.faults.len());
     assert!(tried.faults.is_empty(), "{}", tried.faults.join("\n"));
+}
+
+/// `SPARSETUNE_KERNELS_ONLY=ahead=1,scope=global`: only schemes whose text has all of these, of those with `!` none.
+fn wanted(candidate: &Candidate) -> bool {
+    let text = candidate.to_string();
+    let of = std::env::var("SPARSETUNE_KERNELS_ONLY").unwrap_or_default();
+    of.split(',').filter(|part| !part.is_empty()).all(|part| match part.strip_prefix('!') {
+        Some(part) => !text.contains(part),
+        None => text.contains(part),
+    })
 }
 
 /// Schemes that copy terms ahead, whether a search would list them or not.
@@ -208,12 +219,16 @@ fn refined_schemes_solve_and_repeat_themselves() {
     let mut tried = Tried { schemes: 0, faults: Vec::new() };
     let plain = Sptrsv { dtype: Dtype::F64, ..Sptrsv::PLAIN };
     let (mut launches, mut expected) = (0, 0);
+    let only = std::env::var("SPARSETUNE_KERNELS_ON").unwrap_or_default();
     for (label, matrix) in [
         ("amplifying", amplifying::amplifying(1800, 150, false)),
         // A row that a whole block computes the residual of.
         ("amplifying, huge row", amplifying::amplifying(6000, 150, true)),
         ("amplifying, wide", amplifying::amplifying(20_000, 6000, false)),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(label, _)| label.ends_with(&only))
+    {
         let matrix = Arc::new(matrix);
         for problem in [
             plain,
@@ -232,6 +247,9 @@ fn refined_schemes_solve_and_repeat_themselves() {
             let mut lowerer = problem.lowerer(matrix.clone(), &device).expect("sptrsv");
             for scheme in refined(problem.rhs, device.compute_major() >= Some(9)) {
                 let candidate = scheme.candidate();
+                if !wanted(&candidate) {
+                    continue;
+                }
                 let recipe = lowerer.lower(&candidate);
                 let recipe = recipe.unwrap_or_else(|why| panic!("{label}, {candidate}: {why}"));
                 let Program::Cuda(program) = recipe.program else { panic!("not for a GPU") };
@@ -242,6 +260,7 @@ fn refined_schemes_solve_and_repeat_themselves() {
         }
     }
     assert_eq!(tried.schemes, expected);
-    assert!(launches > 5, "a level of its own has a launch of its own: {launches}");
+    let all = std::env::var_os("SPARSETUNE_KERNELS_ONLY").is_none() && only.is_empty();
+    assert!(launches > 5 || !all, "a level of its own has a launch of its own: {launches}");
     assert!(tried.faults.is_empty(), "{}", tried.faults.join("\n"));
 }

@@ -1,9 +1,10 @@
 // Column-major SpMM straight from the operands: a subwarp per row splits its nonzeros, R columns in registers. For small
 // matrices and few columns, where staging B would be a launch too many, and, with a thread a row and many columns, for rows of
-// about equal length whose neighbours use neighbouring columns.
-// maps:    subwarp -> row; lane -> every lanes-th entry; registers -> r outputs; block.y -> r columns
-// tune:    lanes 1 4 8 16 32 | r 1 2 4 8 16 32 | unroll 1 2 4 | block 64 256 | order natural length locality
-// needs:   CSR with 32-bit row pointers, column-major B and C
+// about equal length whose neighbours use neighbouring columns. Where there are rows enough to fill the device, a block sums
+// several groups of R columns one after another, and finds its rows of A in L1 again.
+// maps:    subwarp -> row; lane -> every lanes-th entry; registers -> r outputs; block.y -> groups of r columns in turn
+// tune:    lanes 1 4 8 16 32 | r 1 2 4 8 16 32 | unroll 1 2 4 | block 64 256 512 1024 | order natural length locality
+// needs:   CSR with 32-bit row pointers, column-major B and C, columns of B of less than 4 GiB
 // refuses: nothing: any n, any alignment
 #pragma once
 #include "spmm/element.cuh"
@@ -34,32 +35,35 @@ struct ColumnMajor {
     static constexpr bool kFull = Config::kFull;
     Sum<T> acc[kR];
 
-    // kUnroll entries, kLanes apart, of which those below `left` are real (kWhole: all are); `width` of the R columns are.
-    template <bool kWhole>
+    // kUnroll entries, kLanes apart, of which those below `left` are real; `width` of the R columns are. Bytes, so that a column
+    // of B is one addition away.
     __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const T* __restrict__ vals,
-                                               const T* __restrict__ b, u64 ldb, u32 width, u32 left) {
-        u32 col[kUnroll];
+                                               const char* __restrict__ b, u32 column_bytes, u32 width, u32 left) {
+        u32 at[kUnroll];
         T val[kUnroll];
         T loaded[kUnroll][kR];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            if (kWhole || u * kLanes < left) {
-                col[u] = __ldg(cols + u * kLanes);
+            if (u * kLanes < left) {
+                at[u] = __ldg(cols + u * kLanes) * static_cast<u32>(sizeof(T));
                 val[u] = load_element(vals + u * kLanes);
             }
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            if (kWhole || u * kLanes < left) {
+            if (u * kLanes < left) {
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
-                    if (kFull || r < width) loaded[u][r] = load_element(b + r * ldb + col[u]);
+                    if (kFull || r < width) {
+                        const char* column = b + static_cast<u64>(r) * column_bytes;
+                        loaded[u][r] = load_element(reinterpret_cast<const T*>(column + at[u]));
+                    }
                 }
             }
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            if (kWhole || u * kLanes < left) {
+            if (u * kLanes < left) {
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
                     if (kFull || r < width) acc[r] = multiply_add(widen(val[u]), widen(loaded[u][r]), acc[r]);
@@ -80,37 +84,38 @@ struct ColumnMajor {
     }
 };
 
-// `order` permutes the rows, null for natural.
+// `order` permutes the rows, null for natural; a block sums `groups` groups of kR columns in turn.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
                                              const T* __restrict__ vals, const T* __restrict__ b,
                                              Result* __restrict__ c, const u32* __restrict__ order, u32 rows,
-                                             u32 b_rows, u32 n, const Scale<Result, Config::kAccumulate>& scale) {
+                                             u32 b_rows, u32 n, u32 groups,
+                                             const Scale<Result, Config::kAccumulate>& scale) {
     constexpr int kLanes = Config::kLanes, kR = Config::kR, kUnroll = Config::kUnroll;
     constexpr bool kFull = Config::kFull;
     const u32 slot = blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes;
     if (slot >= rows) return;
     const u32 row = order == nullptr ? slot : __ldg(order + slot);
     const u32 lane = threadIdx.x % kLanes;
-    const u32 first = blockIdx.y * kR;
-    const u32 width = kFull ? kR : min(static_cast<u32>(kR), n - first);
-    const T* b_first = b + static_cast<u64>(first) * b_rows;
+    const u32 begin = __ldg(row_ptr + row) + lane, end = __ldg(row_ptr + row + 1);
+    const u32 column_bytes = b_rows * static_cast<u32>(sizeof(T));
+    const u32 past = min(n, (blockIdx.y + 1) * groups * kR);
 
-    ColumnMajor<Config> body;
+    for (u32 first = blockIdx.y * groups * kR; first < past; first += kR) {
+        const u32 width = kFull ? kR : min(static_cast<u32>(kR), n - first);
+        const char* b_first = reinterpret_cast<const char*>(b) + static_cast<u64>(first) * column_bytes;
+        ColumnMajor<Config> body;
 #pragma unroll
-    for (int r = 0; r < kR; ++r) body.acc[r] = Sum<T>(0);
-    const u32 end = __ldg(row_ptr + row + 1);
-    u32 k = __ldg(row_ptr + row) + lane;
-    constexpr u32 kStep = kUnroll * kLanes;
-    for (; k + (kStep - kLanes) < end; k += kStep) {
-        body.template accumulate<true>(cols + k, vals + k, b_first, b_rows, width, kStep);
-    }
-    if (k < end) body.template accumulate<false>(cols + k, vals + k, b_first, b_rows, width, end - k);
-    body.reduce();
+        for (int r = 0; r < kR; ++r) body.acc[r] = Sum<T>(0);
+        for (u32 k = begin; k < end; k += kUnroll * kLanes) {
+            body.accumulate(cols + k, vals + k, b_first, column_bytes, width, end - k);
+        }
+        body.reduce();
 #pragma unroll
-    for (int r = 0; r < kR; ++r) {
-        if (r % kLanes == lane && (kFull || r < width)) {
-            store_one(c + (first + r) * static_cast<u64>(rows) + row, body.acc[r], scale);
+        for (int r = 0; r < kR; ++r) {
+            if (r % kLanes == lane && (kFull || r < width)) {
+                store_one(c + (first + r) * static_cast<u64>(rows) + row, body.acc[r], scale);
+            }
         }
     }
 }

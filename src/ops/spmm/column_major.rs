@@ -49,7 +49,7 @@ impl SpmmFamily for ColumnMajors {
                 Domain::ints("lanes", &[1, 4, 8, 16, 32]),
                 Domain::ints("r", &[1, 2, 4, 8, 16, 32]),
                 Domain::ints("unroll", &[1, 2, 4]),
-                Domain::ints("block", &[64, 256]),
+                Domain::ints("block", &[64, 256, 512, MOST_THREADS]),
                 Domain::texts("order", &["natural", "length", "locality"]),
             ]
         });
@@ -89,15 +89,25 @@ const SHARED_COLUMNS: i64 = 8;
 /// Most elements of B in flight per thread, as the kernel's configuration demands.
 const IN_FLIGHT: i64 = 32;
 
+/// Threads from which blocks sum several groups of columns in turn instead of becoming more: two rounds of all that an H100 runs
+/// at a time where a thread has 64 registers.
+const FILLING: u64 = 1 << 18;
+
+/// Largest block. What rows far from each other gather at random from a column of B stays in L1 for all rows of a block.
+const MOST_THREADS: i64 = 1024;
+
 /// Whether a candidate is worth listing. Rows by locality go in large blocks alone, whose rows share L1. Many columns are for
 /// a thread that reads its row alone: consecutive rows then read consecutive elements of a column of B, and A is read less often.
 fn differs(candidate: &Candidate) -> bool {
     let int = |name| candidate.int(name).unwrap_or_default();
-    let (r, unroll) = (int("r"), int("unroll"));
+    let (r, unroll, block) = (int("r"), int("unroll"), int("block"));
     let many = r > SHARED_COLUMNS;
-    (!is_local(candidate) || int("block") == 256)
-        && r * unroll <= IN_FLIGHT
-        && (!many || (int("lanes") == 1 && int("block") == 256))
+    // The largest blocks have 64 registers a thread.
+    let in_flight = if block == MOST_THREADS { IN_FLIGHT / 2 } else { IN_FLIGHT };
+    (!is_local(candidate) || block >= 256)
+        && r * unroll <= in_flight
+        && (!many || (int("lanes") == 1 && block >= 256))
+        && (block <= 256 || (int("lanes") == 1 && r >= SHARED_COLUMNS))
         && (unroll > 1 || many)
 }
 
@@ -148,9 +158,23 @@ impl ColumnMajor {
             number("rows", bound.rows),
             number("b_rows", bound.b_rows),
             number("n", n),
+            number("groups", self.in_turn(bound.rows.into())),
             scale(&self.problem),
         ];
-        text::kernel("column_major", "ColumnMajorConfig", operands)
+        let launch_bounds = (self.block > 256).then(|| self.block.to_string());
+        EntryPoint { launch_bounds, ..text::kernel("column_major", "ColumnMajorConfig", operands) }
+    }
+
+    /// Groups of columns.
+    const fn groups(&self) -> u32 {
+        self.problem.n.div_ceil(self.r)
+    }
+
+    /// How many of them a block sums, one after another.
+    fn in_turn(&self, rows: u64) -> u32 {
+        let threads = rows * u64::from(self.lanes);
+        let most = threads * u64::from(self.groups()) / FILLING;
+        u32::try_from(most).unwrap_or(u32::MAX).clamp(1, self.groups())
     }
 }
 
@@ -161,7 +185,7 @@ impl SpmmKernel for ColumnMajor {
             rows: 1,
             columns: self.r,
             threads: self.block,
-            most_threads: 256,
+            most_threads: MOST_THREADS as u32,
             threads_per_tile: self.lanes,
             tiles_per_block: self.block / self.lanes,
             order: self.order,
@@ -171,7 +195,7 @@ impl SpmmKernel for ColumnMajor {
             shared_bytes: 0,
             vector: 1,
             balanced: false,
-            grid_y: self.problem.n.div_ceil(self.r),
+            grid_y: self.groups(),
             // A thread has no columns beyond a narrower tile's.
             repeats: Beyond::most(self.r, 2 * self.problem.n - 1),
         }
@@ -191,7 +215,9 @@ impl SpmmKernel for ColumnMajor {
         let stride = if self.lanes >= 4 { 1.0 } else { 1.3 };
         Work {
             entries: seen.nnz as f64,
-            a_bytes: seen.nnz as f64 * (4.0 + bytes) * stride + seen.rows as f64 * 4.0,
+            // A block's later groups of columns find A in L1.
+            a_bytes: (seen.nnz as f64 * (4.0 + bytes) * stride + seen.rows as f64 * 4.0)
+                / f64::from(self.in_turn(seen.rows as u64)),
             fetched: element * r,
             width: bytes * r,
             instructions: (5.0 + r * 3.0) * idle.min(8.0) / lanes,
@@ -216,11 +242,18 @@ impl SpmmKernel for ColumnMajor {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        if (shared.matrix.cols() * self.problem.dtype.bytes() as usize) >> 32 > 0 {
+            return Err(Refusal("a column of B has 4 GiB or more".to_owned()));
+        }
         let (arrays, order, ms) = row_order(shared, self.order);
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let tile = self.tile();
         let step = Step {
-            grid: [rows.div_ceil(tile.tiles_per_block), self.problem.n.div_ceil(self.r), 1],
+            grid: [
+                rows.div_ceil(tile.tiles_per_block),
+                self.groups().div_ceil(self.in_turn(rows.into())),
+                1,
+            ],
             ..self.kernel(Bound { rows, b_rows, order }).step(1, tile.threads)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
