@@ -17,6 +17,7 @@ use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Engine, Expected};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
+use sparsetune::ops::spmm::walk::{EQUAL, with_equal};
 use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
@@ -69,7 +70,18 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("every row is long", of_lengths(&[200; 37], 499)),
         ("poisson2d", generated("poisson2d:nx=23,ny=19")),
         ("rmat", generated("rmat:scale=9,edge_factor=8,seed=3")),
+        // Kernels for equal values, on such values, and where their word says that values are not.
+        ("equal, ragged", equal(&ragged())),
+        ("equal, long rows", equal(&long_rows())),
+        ("equal, not so", long_rows()),
     ]
+}
+
+/// The pattern with one value everywhere.
+fn equal(matrix: &Csr) -> Csr {
+    let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
+    let values = vec![-1.25; matrix.nnz()];
+    Csr::new(matrix.rows(), matrix.cols(), indptr, indices, values).expect("canonical")
 }
 
 /// f32 for every matrix, width and layout, f16 or bf16 with C in f32, which adds to C every other time, and two of the others in
@@ -123,8 +135,12 @@ impl Tried {
             Some(only) => c.to_string().contains(only.as_str()),
             None => true,
         };
-        let candidates = space::enumerate(spmm, DeviceKind::Cuda).into_iter();
-        let candidates = candidates.filter(legal).filter(wanted);
+        let mut candidates = space::enumerate(spmm, DeviceKind::Cuda);
+        if name.starts_with("equal") {
+            with_equal(&mut candidates);
+            candidates.retain(|candidate| candidate.params.contains_key(EQUAL));
+        }
+        let candidates = candidates.into_iter().filter(legal).filter(wanted);
         let vendor = space::vendor(matrix, spmm, &device).into_iter().filter(wanted);
         // A different residue each time, so that all candidates are tried over the problems.
         let chosen = candidates.skip(self.problems % self.every).step_by(self.every);

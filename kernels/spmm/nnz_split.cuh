@@ -135,9 +135,10 @@ __device__ __forceinline__ void finish(Body& body, u32 owner, u32 place, u32 til
 
 // The segment of one group.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols, const T* __restrict__ vals,
-                                        const Dense<T>& dense, Result* __restrict__ c, u32 rows, u32 n,
-                                        const Segments<T>& all, const Scale<Result, Config::kAccumulate>& scale) {
+__device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols,
+                                        const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
+                                        Result* __restrict__ c, u32 rows, u32 n, const Segments<T>& all,
+                                        const Scale<Result, Config::kAccumulate>& scale) {
     using Own = Segment<Config>;
     using Body = typename Own::Body;
     constexpr int kGroup = Config::kGroup;
@@ -170,9 +171,9 @@ struct Turn {
 // The segments of long rows, and the other rows as `row_split` computes them.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                          const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
-                                          const u32* __restrict__ order, u32 rows, u32 n, u32 chunk,
-                                          const Segments<T>& segments,
+                                          const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
+                                          Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
+                                          u32 chunk, const Segments<T>& segments,
                                           const Scale<Result, Config::kAccumulate>& scale) {
     constexpr u32 kGroups = Config::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;

@@ -78,7 +78,7 @@ struct RowSplit {
 // order (which Output::kColumns needs). Rows with more than `longest` entries are left to other blocks.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
-                                          const u32* __restrict__ cols, const T* __restrict__ vals,
+                                          const u32* __restrict__ cols, const Values<T, Config::kEqual>& vals,
                                           const Dense<T>& dense, Result* __restrict__ c, const u32* __restrict__ order,
                                           u32 rows, u32 n, u32 longest,
                                           const Scale<Result, Config::kAccumulate>& scale) {

@@ -78,8 +78,8 @@ struct Member : Segment<Config> {
 // The segment of one team. Each warp sums a part; the first adds them, always in the same order.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void team_segment(u32 block, u32 tile, const u32* __restrict__ cols,
-                                             const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
-                                             u32 rows, u32 n, const Segments<T>& all,
+                                             const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
+                                             Result* __restrict__ c, u32 rows, u32 n, const Segments<T>& all,
                                              const Scale<Result, Config::kAccumulate>& scale) {
     using Own = Member<RowSplitConfig<TeamSettings<Config>>>;
     using Body = typename Own::Body;
@@ -108,9 +108,9 @@ __device__ __forceinline__ void team_segment(u32 block, u32 tile, const u32* __r
 // `order` begins with them, else 0.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_teams(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                          const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
-                                          const u32* __restrict__ order, u32 rows, u32 n, u32 heavy, u32 heavy_first,
-                                          const Segments<T>& segments,
+                                          const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
+                                          Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
+                                          u32 heavy, u32 heavy_first, const Segments<T>& segments,
                                           const Scale<Result, Config::kAccumulate>& scale) {
     constexpr u32 kTeams = Config::kWarps / Config::kTeam;
     const Turn turn((segments.count + kTeams - 1) / kTeams, order != nullptr);

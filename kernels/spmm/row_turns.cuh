@@ -12,9 +12,9 @@ namespace sparsetune {
 // The rows of block `blockIdx.x`, which follow each other in `order`, as row_split computes them.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_turns(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                          const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
-                                          const u32* __restrict__ order, u32 rows, u32 n, u32 turns,
-                                          const Scale<Result, Config::kAccumulate>& scale) {
+                                          const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
+                                          Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
+                                          u32 turns, const Scale<Result, Config::kAccumulate>& scale) {
     static_assert(Config::kOut != Output::kColumns,
                   "columns pass through shared memory, which the next turn would overwrite");
     for (u32 turn = 0; turn < turns; ++turn) {

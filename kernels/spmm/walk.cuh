@@ -13,6 +13,20 @@ enum class Fetch {
     kAhead,  // as kDirect, and the next entries are read while the rows of B that the present ones need are on their way
 };
 
+// The values of the entries of A.
+template <typename T, bool kMayBeEqual>
+struct Values {
+    const T* at;
+};
+
+// The same with a word that tells whether all of them are one number: then walks read the first of all and no other, which
+// spares half of A in binary32. Zero is always right, so new values that nobody has compared need no other kernel.
+template <typename T>
+struct Values<T, true> {
+    const T* at;
+    const u32* equal;
+};
+
 // What a program sets of a walk, checked, and what follows from it.
 //   Value        type of the elements of A and B
 //   Result       type of the elements of C: Value, or what it is summed in
@@ -22,6 +36,7 @@ enum class Fetch {
 //   kCols        vectors that a thread has
 //   kUnroll      entries of A in flight per thread
 //   kFetch       how the entries of A come to the threads
+//   kEqual       whether a word tells that all values of A may be equal
 //   kFull        whether the columns of C fill all tiles, so that no column is checked
 //   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
 template <typename Settings>
@@ -51,6 +66,7 @@ struct Walk {
     const char* __restrict__ b;  // first column of this lane in row 0 of B
     u32 stride;                  // bytes from a row of B to the next
     u32 way;                     // which of the ways this thread walks
+    T one;                       // the value of all entries, where they are equal
     bool inside[kCols];          // whether each vector lies within the columns
     Sums<T, kVec> acc[kCols];
 
@@ -70,14 +86,16 @@ struct Walk {
     static __device__ __forceinline__ u32 first_column() { return threadIdx.x % kLanes * kVec; }
 
     // Adds the entries `k` to `end` of A.
-    __device__ __forceinline__ void run(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
-        if constexpr (Config::kFetch == Fetch::kShuffle) {
-            shuffled(cols, vals, k, end);
-        } else if constexpr (Config::kFetch == Fetch::kAhead) {
-            ahead(cols, vals, k, end);
-        } else {
-            direct(cols, vals, k, end);
+    __device__ __forceinline__ void run(const u32* __restrict__ cols, const Values<T, Config::kEqual>& vals, u32 k,
+                                        u32 end) {
+        if constexpr (Config::kEqual) {
+            if (__ldg(vals.equal) != 0) {
+                one = load_element(vals.at);
+                entries<true>(cols, vals.at, k, end);
+                return;
+            }
         }
+        entries<false>(cols, vals.at, k, end);
     }
 
     // Sums over the ways; every way has the totals afterwards.
@@ -107,6 +125,24 @@ struct Walk {
 private:
     static __device__ __forceinline__ void nothing() {}
 
+    // kOne: all values are `one`.
+    template <bool kOne>
+    __device__ __forceinline__ void entries(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+        if constexpr (Config::kFetch == Fetch::kShuffle) {
+            shuffled<kOne>(cols, vals, k, end);
+        } else if constexpr (Config::kFetch == Fetch::kAhead) {
+            ahead<kOne>(cols, vals, k, end);
+        } else {
+            direct<kOne>(cols, vals, k, end);
+        }
+    }
+
+    template <bool kOne>
+    __device__ __forceinline__ T value(const T* at) const {
+        if constexpr (kOne) return one;
+        return load_element(at);
+    }
+
     // kUnroll entries: every load of B is issued before the first multiply, and `meanwhile` is called between. Entry u is real
     // where u * kWays < `left`; kWhole says that all are. V is the type of the entries' values: T, or Sum<T> once they were
     // handed round.
@@ -135,6 +171,7 @@ private:
     }
 
     // Each lane reads A for itself: neighbouring addresses in the group, one transaction.
+    template <bool kOne>
     __device__ __forceinline__ void direct(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
         u32 col[kUnroll];
         T val[kUnroll];
@@ -147,18 +184,19 @@ private:
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
                 col[u] = __ldg(cols + u * kWays);
-                val[u] = load_element(vals + u * kWays);
+                val[u] = value<kOne>(vals + u * kWays);
             }
             accumulate<true>(col, val, kStep, nothing);
             left = left > kStep ? left - kStep : 0;
         }
         if (left > 0) {
-            read(cols, vals, left, col, val);
+            read<kOne>(cols, vals, left, col, val);
             accumulate<false>(col, val, left, nothing);
         }
     }
 
     // As `direct`, one step ahead: the loads of A and those of B do not wait for each other.
+    template <bool kOne>
     __device__ __forceinline__ void ahead(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
         constexpr u32 kStep = kUnroll * kWays;
         k += way;
@@ -166,14 +204,14 @@ private:
         cols += k, vals += k;
         u32 col[kUnroll];
         T val[kUnroll];
-        read(cols, vals, left, col, val);
+        read<kOne>(cols, vals, left, col, val);
 #pragma unroll 1
         while (left > kStep - kWays) {
             u32 next_col[kUnroll];
             T next_val[kUnroll];
             left = left > kStep ? left - kStep : 0;
             cols += kStep, vals += kStep;
-            accumulate<true>(col, val, kStep, [&] { read(cols, vals, left, next_col, next_val); });
+            accumulate<true>(col, val, kStep, [&] { read<kOne>(cols, vals, left, next_col, next_val); });
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
                 col[u] = next_col[u];
@@ -184,24 +222,26 @@ private:
     }
 
     // The entries of a step of which `left` are real.
-    static __device__ __forceinline__ void read(const u32* __restrict__ cols, const T* __restrict__ vals, u32 left,
-                                                u32 (&col)[kUnroll], T (&val)[kUnroll]) {
+    template <bool kOne>
+    __device__ __forceinline__ void read(const u32* __restrict__ cols, const T* __restrict__ vals, u32 left,
+                                         u32 (&col)[kUnroll], T (&val)[kUnroll]) const {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (u * kWays < left) {
                 col[u] = __ldg(cols + u * kWays);
-                val[u] = load_element(vals + u * kWays);
+                val[u] = value<kOne>(vals + u * kWays);
             }
         }
     }
 
     // The group reads kGroup entries of A at once and hands them round by shuffles.
+    template <bool kOne>
     __device__ __forceinline__ void shuffled(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
         const u32 lane = threadIdx.x % kGroup;
         for (; k < end; k += kGroup) {
             const u32 here = min(static_cast<u32>(kGroup), end - k);
             const u32 my_col = lane < here ? __ldg(cols + k + lane) : 0;
-            const Sum<T> my_val = lane < here ? widen(load_element(vals + k + lane)) : Sum<T>(0);
+            const Sum<T> my_val = !kOne && lane < here ? widen(load_element(vals + k + lane)) : Sum<T>(0);
 #pragma unroll 1
             for (u32 first = 0; first < here; first += kUnroll * kWays) {
                 u32 col[kUnroll];
@@ -209,7 +249,11 @@ private:
 #pragma unroll
                 for (int u = 0; u < kUnroll; ++u) {
                     col[u] = __shfl_sync(group_lanes<kGroup>(), my_col, first + u * kWays + way, kGroup);
-                    val[u] = __shfl_sync(group_lanes<kGroup>(), my_val, first + u * kWays + way, kGroup);
+                    if constexpr (kOne) {
+                        val[u] = widen(one);
+                    } else {
+                        val[u] = __shfl_sync(group_lanes<kGroup>(), my_val, first + u * kWays + way, kGroup);
+                    }
                 }
                 const u32 left = here - first > way ? here - first - way : 0;
                 if (first + kUnroll * kWays <= here) {

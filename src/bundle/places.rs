@@ -8,7 +8,7 @@ pub use quotients::divided;
 
 use crate::domain::Dtype;
 use crate::domain::bundle::NO_ENTRY;
-use crate::domain::recipe::{Array, ArrayData};
+use crate::domain::recipe::{Array, ArrayData, EQUAL_VALUES};
 use crate::sparse::Csr;
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -33,6 +33,8 @@ pub enum Content {
     /// Place i holds minus the value of entry `map[i]`, or, with [`ONE`](crate::domain::bundle::ONE), 1, divided by the value of entry
     /// `divisors[i]`, or, with [`NO_ENTRY`], not divided; with [`NO_ENTRY`] in `map` the same for all values.
     Quotients { map: Vec<u32>, divisors: Vec<u32> },
+    /// A word that says whether all values are equal.
+    Equality,
 }
 
 impl Content {
@@ -117,6 +119,9 @@ impl Spelling<'_> {
             }
         }
         let contents = maps.into_iter().zip(truth).map(|(map, truth)| {
+            if truth.name == EQUAL_VALUES {
+                return Some(Content::Equality);
+            }
             let map = map?;
             if map.par_iter().all(|&entry| entry == NO_ENTRY) {
                 return Some(Content::Pattern);

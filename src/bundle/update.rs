@@ -8,7 +8,7 @@ use super::operand::{self, Form, MATRIX_COL_IDX, MATRIX_ROW_PTR};
 use super::run::RunError;
 use crate::domain::Problem;
 use crate::domain::bundle::{BundleArray, BundleStep, Forward, Manifest, UpdateValues};
-use crate::domain::recipe::{Array, ArrayData, Program, Recipe};
+use crate::domain::recipe::{Array, ArrayData, EQUAL_VALUES, Program, Recipe};
 use crate::engine::PlanFiles;
 use crate::engine::cuda::{CudaPlan, Replacement, launch_steps, source};
 use crate::sparse::Csr;
@@ -102,6 +102,7 @@ fn made_again<'a>(
             length: array.data.len() as u64,
             included: true,
             values: None,
+            equality: array.name == EQUAL_VALUES,
         })
         .collect();
     let arrays = arrays.into_iter().map(|array| (array.name, array.data)).collect();

@@ -22,7 +22,7 @@ pub const BUNDLE_FORMAT: &str = "sparsetune bundle";
 /// The newest version of the format; readers refuse later ones.
 ///
 /// Version 2 added `overlaps` to steps, and `clock` and `clocks` to the promise; version 3 arrays of quotients, with `divisors` of
-/// their values and `quotients` of the update's kernel.
+/// their values and `quotients` of the update's kernel, and the word `equality`.
 pub const BUNDLE_VERSION: u32 = 3;
 
 /// The member that holds the manifest.
@@ -299,6 +299,10 @@ pub struct BundleArray {
     /// Set if the array holds values of the matrix, as they are or divided by one another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<PlacedValues>,
+    /// The array is a word of u32 that says whether all values of the matrix are equal, bit by bit: 1, or 0, which is always right.
+    /// Whoever puts new values in place sets it. Since version 3.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub equality: bool,
 }
 
 /// How a loader tests itself. The dense input is drawn from the seed: element i from

@@ -173,6 +173,9 @@ pub struct Array {
     pub data: ArrayData,
 }
 
+/// The name of an array of one word that says whether all values of the matrix are equal; 0 is always right.
+pub const EQUAL_VALUES: &str = "equal_values";
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrayData {
     U16(std::sync::Arc<[u16]>),

@@ -100,6 +100,13 @@ impl Csr {
         (&self.indices()[range.clone()], &self.values()[range])
     }
 
+    /// Whether all entries have one value, bit by bit, and there are entries.
+    pub fn has_equal_values(&self) -> bool {
+        let same =
+            |first: &f64| self.values().par_iter().all(|value| value.to_bits() == first.to_bits());
+        self.values().first().is_some_and(same)
+    }
+
     pub fn row_nnz(&self, row: usize) -> usize {
         self.indptr()[row + 1] - self.indptr()[row]
     }

@@ -22,10 +22,16 @@ pub(super) fn tensors_of(
         let (map, divisors) = match content {
             Some(Content::Values { map }) => (map, None),
             Some(Content::Quotients { map, divisors }) => (map, Some(divisors)),
-            Some(Content::Pattern) | None => {
-                let bytes = array.data.bytes().into();
+            Some(Content::Pattern | Content::Equality) | None => {
+                let equality = content == Some(&Content::Equality);
+                // Of values that are left out nothing is known.
+                let bytes = match equality && values == Values::External {
+                    true => vec![0; array.data.bytes().len()].into(),
+                    false => array.data.bytes().into(),
+                };
                 tensors.push(Tensor { name: name.clone(), element, bytes });
-                listed.push(BundleArray { name, element, length, included: true, values: None });
+                let (included, values) = (true, None);
+                listed.push(BundleArray { name, element, length, included, values, equality });
                 continue;
             }
         };
@@ -52,7 +58,8 @@ pub(super) fn tensors_of(
             name
         });
         let values = Some(PlacedValues { map: map_name, divisors });
-        listed.push(BundleArray { name, element, length, included, values });
+        let equality = false;
+        listed.push(BundleArray { name, element, length, included, values, equality });
     }
     // A loader sees by the arrays that were left out that values are missing.
     let holds_values = listed.iter().any(|array| array.values.is_some());

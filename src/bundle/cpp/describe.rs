@@ -200,14 +200,15 @@ fn array(bundle: &Bundle, array: &BundleArray) -> Result<String, CppError> {
         Some(Some(map)) => ("by_map", tensor(map)?),
     };
     Ok(format!(
-        "{{{}, Element::{}, {}u, {}, {}, Values::{values}, {}, {}}}",
+        "{{{}, Element::{}, {}u, {}, {}, Values::{values}, {}, {}, {}}}",
         quoted(&array.name),
         array.element.name(),
         array.length,
         array.included,
         place_of(&data),
         place_of(&map),
-        place_of(&divisors)
+        place_of(&divisors),
+        array.equality
     ))
 }
 

@@ -67,6 +67,9 @@ impl Bundle {
             }
             self.verify_element(array)?;
             self.verify_tensor(name, array.element, array.length, array.included)?;
+            if array.equality {
+                self.verify_equality(array)?;
+            }
             let Some(values) = &array.values else {
                 if array.included {
                     continue;
@@ -95,6 +98,25 @@ impl Bundle {
             return Err(contradiction(format!("it asks for {scratch} bytes of scratch memory")));
         }
         Ok(())
+    }
+
+    /// A word that says that the values are equal is right, or the results would be wrong.
+    fn verify_equality(&self, array: &BundleArray) -> Result<(), BundleError> {
+        let name = &array.name;
+        let word = match self.array_data(name) {
+            Some(ArrayData::U32(data)) if data.len() == 1 && array.values.is_none() => data[0],
+            _ => return Err(contradiction(format!("array `{name}` is no word"))),
+        };
+        let size = Element::from(self.manifest.problem.dtype()).bytes() as usize;
+        let equal = match self.array(VALUES) {
+            Some(values) => values.chunks_exact(size).all(|value| value == &values[..size]),
+            None => false,
+        };
+        match word {
+            0 => Ok(()),
+            1 if equal => Ok(()),
+            _ => Err(contradiction(format!("array `{name}` says that other values are equal"))),
+        }
     }
 
     /// Arrays with a fixed meaning have a fixed type, and values are of the problem's type, or its bits among other words.

@@ -7,7 +7,10 @@ use crate::domain::problem::Stability;
 use crate::domain::recipe::{Array, ArrayData};
 
 /// The maps of a bundle, applied to other values, give what packing these values gives.
-fn check_maps(read: &Bundle, plan: &Plan, other: &Arc<Csr>) {
+///
+/// Returns how many words say whether all values are equal: whoever updates sets them.
+fn check_maps(read: &Bundle, plan: &Plan, other: &Arc<Csr>) -> usize {
+    let mut equalities = 0;
     let (problem, candidate) = (&plan.problem, &plan.candidate);
     let recipe = lowered(other, problem, &plan.device, candidate).unwrap();
     let form = match candidate.is_baseline() {
@@ -24,6 +27,10 @@ fn check_maps(read: &Bundle, plan: &Plan, other: &Arc<Csr>) {
         let old = read.array_data(&listed.name).unwrap();
         let expected = &fresh.iter().find(|array| array.name == listed.name).unwrap().data;
         let updated = match &listed.values {
+            None if listed.equality => {
+                equalities += 1;
+                ArrayData::U32([other.has_equal_values().into()].into())
+            }
             None => old,
             Some(PlacedValues { map: Some(above), divisors: Some(below) }) => {
                 divided(&old, &map(above), &map(below), other.values()).unwrap()
@@ -36,6 +43,16 @@ fn check_maps(read: &Bundle, plan: &Plan, other: &Arc<Csr>) {
         };
         assert_eq!(updated.bytes(), expected.bytes(), "{problem} {candidate} {}", listed.name);
     }
+    equalities
+}
+
+/// A bundle without values says nothing of them, and one that calls other values equal is refused.
+fn words_are_checked(matrix: &Arc<Csr>, plan: &(Plan, BTreeMap<Digest, Vec<u8>>)) {
+    let word = |values| {
+        let read = Bundle::from_bytes(bundle(matrix, plan, values).unwrap()).unwrap();
+        read.array("equal_values").unwrap().to_vec()
+    };
+    assert_eq!((word(Values::Included), word(Values::External)), (vec![1, 0, 0, 0], vec![0; 4]));
 }
 
 #[test]
@@ -49,7 +66,15 @@ fn maps_lead_new_values_to_where_every_gpu_kernel_reads_them() {
         Problem::Spmm(Spmm { transpose: true, ..Spmm::new(8, Dtype::F32, Layout::Row) }),
     ];
     let mut families: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    for matrix in matrices() {
+    let mut equal_seen = 0;
+    let ones = |matrix: &Csr| {
+        let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
+        let values = vec![1.0; matrix.nnz()];
+        Arc::new(Csr::new(matrix.rows(), matrix.cols(), indptr, indices, values).unwrap())
+    };
+    let mut all = matrices();
+    all.push(ones(&all[1]));
+    for matrix in all {
         let other = Arc::new(other_values(&matrix));
         for problem in &problems {
             for candidate in candidates(&matrix, problem, DeviceKind::Cuda) {
@@ -64,10 +89,17 @@ fn maps_lead_new_values_to_where_every_gpu_kernel_reads_them() {
                 if !gathers {
                     continue;
                 }
-                check_maps(&read, &plan.0, &other);
+                let words = check_maps(&read, &plan.0, &other);
+                let equal = candidate.params.contains_key("equal");
+                assert_eq!(words, usize::from(equal), "{candidate}");
+                equal_seen += words;
+                if equal {
+                    words_are_checked(&matrix, &plan);
+                }
             }
         }
     }
+    assert!(equal_seen > 3, "{equal_seen}");
     for family in [
         "row_split",
         "row_panel",

@@ -217,7 +217,7 @@ impl SpmmKernel for ColumnMajor {
             entries: seen.nnz as f64,
             // A block's later groups of columns find A in L1.
             a_bytes: (seen.nnz as f64 * (4.0 + bytes) * stride + seen.rows as f64 * 4.0)
-                / f64::from(self.in_turn(seen.rows as u64)),
+                / f64::from(self.in_turn(seen.rows)),
             fetched: element * r,
             width: bytes * r,
             instructions: (5.0 + r * 3.0) * idle.min(8.0) / lanes,
@@ -254,7 +254,7 @@ impl SpmmKernel for ColumnMajor {
                 self.groups().div_ceil(self.in_turn(rows.into())),
                 1,
             ],
-            ..self.kernel(Bound { rows, b_rows, order }).step(1, tile.threads)
+            ..self.kernel(Bound { rows, b_rows, order, equal: None }).step(1, tile.threads)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         Ok(Lowered { arrays, ms, ..Lowered::bare(program) })

@@ -53,7 +53,10 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     let inspection = Inspection::of(matrix);
     let listed = space::listed(problem, device.kind);
     let never = combinations::step(&listed);
-    let all: Vec<Candidate> = listed.into_iter().flat_map(|family| family.candidates).collect();
+    let mut all: Vec<Candidate> = listed.into_iter().flat_map(|family| family.candidates).collect();
+    if device.kind == DeviceKind::Cuda && matrix.has_equal_values() {
+        walk::with_equal(&mut all);
+    }
     let compiled = compiled(&all, problem, device, &narrowing.figures);
     let mut constraints = constraints::all(&inspection, problem, device, compiled);
     if narrowing.asks() {

@@ -4,7 +4,6 @@
 use super::family::{SpmmFamily, SpmmKernel, Tile, count, effective_layout, gpu_family};
 use super::inspect::Inspection;
 use super::model::Work;
-use super::phrases;
 use super::row_teams::TEAM;
 use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
@@ -13,7 +12,7 @@ use super::walk::{self, Bound, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::family::{Family, Keys, parameters};
+use crate::ops::family::{Family, Keys};
 use crate::ops::program::{EntryPoint, number};
 use crate::search::domain::Domain;
 use std::sync::LazyLock;
@@ -94,10 +93,9 @@ impl Family for NnzSplits {
             title: "Split by entries",
             summary: "Long rows are cut into segments of about equal length; all others are computed as in row_split.",
             source: None,
-            parameters: parameters(
+            parameters: walk::described(
                 self.domains(),
-                &[&[("chunk", "most entries in a segment of a long row")], &phrases::WALK[..]]
-                    .concat(),
+                &[("chunk", "most entries in a segment of a long row")],
             ),
             ..gpu_family("spmm.nnz_split", STORED, false)
         }

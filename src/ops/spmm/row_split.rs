@@ -3,7 +3,6 @@
 use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, gpu_family, is_ordered};
 use super::inspect::Inspection;
 use super::model::Work;
-use super::phrases;
 use super::row_turns::TURNS;
 use super::shared::{Lowered, Shared};
 use super::text;
@@ -12,7 +11,7 @@ use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Array, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Spmm};
 use crate::ops::Refusal;
-use crate::ops::family::{Family, Keys, parameters};
+use crate::ops::family::{Family, Keys};
 use crate::ops::program::{EntryPoint, Operand};
 use crate::search::domain::Domain;
 
@@ -69,7 +68,7 @@ impl Family for RowSplits {
             title: "Row split",
             summary: "A group of threads computes each row, with the output columns in registers: a tile of one row.",
             source: Some("LO-SpMM (TACO 2024), section 3.1, with tiles one row high"),
-            parameters: parameters(self.domains(), &phrases::WALK),
+            parameters: walk::described(self.domains(), &[]),
             ..gpu_family("spmm.row_split", STORED, false)
         }
     }
@@ -107,11 +106,12 @@ impl SpmmKernel for RowSplit {
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let walk = &self.walk;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let (arrays, order, ms) = row_order(shared, walk.order);
+        let (mut arrays, order, ms) = row_order(shared, walk.order);
+        let equal = walk.add_equal(shared, &mut arrays);
         let (mut steps, scratch) = walk.stage((rows, b_rows), &shared.device)?;
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
-            ..self.kernel(Bound { rows, b_rows, order }).step(1, walk.block)
+            ..self.kernel(Bound { rows, b_rows, order, equal }).step(1, walk.block)
         });
         steps.extend(walk.unstage(rows));
         let program = CudaProgram::of_steps(self.source(), steps);

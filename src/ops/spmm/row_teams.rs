@@ -5,7 +5,6 @@ use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, count, gpu_family, i
 use super::inspect::{Cut, Inspection};
 use super::model::Work;
 use super::nnz_split::{ARRIVAL_US, FAMILY, PARTIAL_US};
-use super::phrases;
 use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
 use super::text;
@@ -13,7 +12,7 @@ use super::walk::{self, Bound, Dense, Fetch, STATIC_SHARED, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
-use crate::ops::family::{Family, Keys, parameters};
+use crate::ops::family::{Family, Keys};
 use crate::ops::program::{EntryPoint, Setting, number};
 use crate::search::domain::Domain;
 use std::sync::LazyLock;
@@ -174,7 +173,7 @@ impl Family for RowTeams {
             title: "Split by entries, with teams",
             summary: "Teams of warps compute long rows, which are cut only if they are huge; all others are computed as in row_split.",
             source: None,
-            parameters: parameters(self.domains(), &[&OWN[..], &phrases::WALK[..]].concat()),
+            parameters: walk::described(self.domains(), &OWN),
             ..gpu_family("spmm.row_teams", STORED, false)
         }
     }

@@ -6,7 +6,6 @@ use super::family::{
 };
 use super::inspect::Inspection;
 use super::model::Work;
-use super::phrases;
 use super::row_split::row_order;
 use super::shared::{Lowered, Shared};
 use super::text;
@@ -15,7 +14,7 @@ use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::family::{Family, Keys, parameters};
+use crate::ops::family::{Family, Keys};
 use crate::ops::program::{EntryPoint, number};
 use crate::search::domain::Domain;
 use std::sync::LazyLock;
@@ -94,10 +93,9 @@ impl Family for RowTurns {
             title: "Row split, several rows in turn",
             summary: "As row_split, but a group of threads computes several rows one after another, so that neighbouring rows share L1.",
             source: None,
-            parameters: parameters(
+            parameters: walk::described(
                 self.domains(),
-                &[&[(TURNS, "rows that a group computes one after another")], &phrases::WALK[..]]
-                    .concat(),
+                &[(TURNS, "rows that a group computes one after another")],
             ),
             ..gpu_family("spmm.row_turns", STORED, false)
         }
@@ -148,10 +146,11 @@ impl SpmmKernel for RowTurn {
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let walk = &self.walk;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let (arrays, order, ms) = row_order(shared, walk.order);
+        let (mut arrays, order, ms) = row_order(shared, walk.order);
+        let equal = walk.add_equal(shared, &mut arrays);
         let step = Step {
             grid: [rows.div_ceil(walk.groups() * self.turns), walk.column_tiles(), 1],
-            ..self.kernel(Bound { rows, b_rows, order }).step(1, walk.block)
+            ..self.kernel(Bound { rows, b_rows, order, equal }).step(1, walk.block)
         };
         let program = CudaProgram::of(self.source(), step);
         Ok(Lowered { arrays, ms, ..Lowered::bare(Program::Cuda(program)) })

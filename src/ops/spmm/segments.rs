@@ -212,7 +212,8 @@ pub fn lower(
     };
     arrays.extend(segments.arrays(&name));
     scratch.extend(segments.scratch(walk, &shared.device)?);
-    let entry = kernel(Bound { rows, b_rows, order }, &segments, &named);
+    let equal = walk.add_equal(shared, &mut arrays);
+    let entry = kernel(Bound { rows, b_rows, order, equal }, &segments, &named);
     steps.push(Step {
         grid: [blocks(&segments, rows), walk.column_tiles(), 1],
         ..entry.step(1, walk.block)

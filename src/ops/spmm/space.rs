@@ -2,7 +2,7 @@
 
 use super::constraints::is_legal;
 use super::family::{self, FAMILIES};
-use super::host;
+use super::{host, walk};
 use crate::domain::catalog::vendor::BLOCK_SIZES;
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Output, Spmm};
 use crate::ops::vendor::candidate;
@@ -95,11 +95,20 @@ fn fitting_blocks(matrix: &Csr, problem: &Spmm) -> impl Iterator<Item = usize> {
     BLOCK_SIZES.into_iter().take_while(fits)
 }
 
+/// Columns for which [`kernel_texts`] has those for matrices of equal values, too: in one tile, in tiles with a tail, in whole tiles.
+const EQUAL_COLUMNS: [u32; 3] = [8, 33, 128];
+
 /// The distinct CUDA texts that this space compiles for typical problems, with a label: tests compile them without a GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     let of_problem = |problem: &Spmm| {
         let mut texts = BTreeMap::new();
-        for candidate in enumerate(problem, DeviceKind::Cuda) {
+        let mut all = enumerate(problem, DeviceKind::Cuda);
+        if EQUAL_COLUMNS.contains(&problem.n) {
+            let mut equal = all.clone();
+            walk::with_equal(&mut equal);
+            all.extend(equal);
+        }
+        for candidate in all {
             let Some(kernel) = family::kernel(&candidate, problem) else { continue };
             if is_legal(&kernel.tile(), problem) {
                 texts.entry(kernel.source()).or_insert_with(|| format!("{problem:?} {candidate}"));

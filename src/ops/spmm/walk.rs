@@ -4,9 +4,13 @@
 use super::family::{Beyond, RowOrder, Tile, among, count, order, order_serves, width_serves};
 use super::inspect::Inspection;
 use super::model::{STAGE_US, Work};
+use super::phrases;
+use super::shared::{Shared, array};
 use super::text::{self, element, elements, output};
-use crate::domain::recipe::Arg;
-use crate::domain::{Candidate, Layout, Spmm};
+use crate::domain::catalog::family::{Parameter, Values};
+use crate::domain::recipe::{Arg, Array, ArrayData, EQUAL_VALUES};
+use crate::domain::{Candidate, Layout, Param, Spmm};
+use crate::ops::family::{Meaning, parameters};
 use crate::ops::program::{EntryPoint, Operand, Setting, aggregate, number, parameter};
 use crate::search::domain::{Domain, chosen};
 use dense::STAGED_COLUMNS;
@@ -31,6 +35,8 @@ pub struct Walk {
     pub fetch: Fetch,
     pub order: RowOrder,
     pub dense: Dense,
+    /// Whether a word tells that all values may be equal.
+    pub equal: bool,
     pub problem: Spmm,
 }
 
@@ -68,6 +74,8 @@ pub struct Bound {
     pub b_rows: u32,
     /// The array that holds the order of rows; none in natural order.
     pub order: Option<usize>,
+    /// The array of the word that tells whether all values are equal; none where the walk has no such word.
+    pub equal: Option<usize>,
 }
 
 /// The domains of a walk, as the headers' `tune:` lines list them.
@@ -84,6 +92,27 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
         Domain::texts("b", &["given", "staged", "both"]),
     ]
 });
+
+/// The parameter of walks over a matrix whose values are all equal; candidates for other matrices do not have it.
+pub const EQUAL: &str = "equal";
+
+/// The parameters of a family of walks: those of its domains, and [`EQUAL`].
+pub fn described(domains: &[Domain], own: &[Meaning]) -> Vec<Parameter> {
+    let mut all = parameters(domains, &[own, &phrases::WALK[..]].concat());
+    all.push(Parameter {
+        name: EQUAL,
+        values: Values::Among(vec![Param::Int(1)]),
+        meaning: "1 where all values of the matrix are equal: one of them is read instead of all",
+    });
+    all
+}
+
+/// Walks of `candidates` for a matrix whose values are all equal: each has a word beside the values that says so.
+pub fn with_equal(candidates: &mut [Candidate]) {
+    // What no other family has.
+    let walks = candidates.iter_mut().filter(|candidate| candidate.params.contains_key("fetch"));
+    walks.for_each(|candidate| *candidate = candidate.clone().with(EQUAL, 1));
+}
 
 /// The candidates of a family over these domains that make sense for a problem. Values that the problem determines are fixed
 /// before the product is formed: the whole product has tens of thousands of members.
@@ -125,7 +154,8 @@ fn by_columns(problem: &Spmm) -> bool {
 impl Walk {
     /// `None` if a parameter is missing, or has a value that is not in its family's domain.
     pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
-        if !among(candidate, domains) {
+        let said = candidate.params.contains_key(EQUAL);
+        if !among(candidate, domains) || (said && candidate.int(EQUAL) != Some(1)) {
             return None;
         }
         let int = |name| count(candidate, name);
@@ -139,6 +169,7 @@ impl Walk {
             fetch: Fetch::of(candidate)?,
             order: order(candidate)?,
             dense: Dense::of(candidate)?,
+            equal: said,
             problem: *problem,
         })
     }
@@ -276,6 +307,7 @@ impl Walk {
             Dense::Both => (2.0 * c_elements * self.problem.result().bytes() as f64, STAGE_US),
             Dense::Given | Dense::Staged => (0.0, 0.0),
         };
+        let plain = Work::row_major(&self.tile(), seen, &self.problem);
         let combined = f64::from(self.ways.ilog2() * self.cols * self.vec);
         Work {
             instructions: (fetch + f64::from(self.cols) * (2.0 + wide * f64::from(self.vec)))
@@ -284,14 +316,26 @@ impl Walk {
             longest_walk: seen.longest_row as f64 / ways,
             lockstep: seen.groups(32 / self.group(), by_length).lockstep,
             framed: combined,
+            // A line or two of values a run are in the caches.
+            a_bytes: plain.a_bytes - if self.equal { seen.nnz as f64 * element } else { 0.0 },
             staged_bytes: b + c,
             after_us: turning_us,
-            ..Work::row_major(&self.tile(), seen, &self.problem)
+            ..plain
         }
     }
 
+    /// Adds the word that tells whether all values of the matrix are equal to a program's arrays, where the walk has it: its place
+    /// among them.
+    pub fn add_equal(&self, shared: &Shared, arrays: &mut Vec<Array>) -> Option<usize> {
+        self.equal.then(|| {
+            let word = u32::from(shared.matrix.has_equal_values());
+            arrays.push(array(EQUAL_VALUES, ArrayData::U32([word].into())));
+            arrays.len() - 1
+        })
+    }
+
     /// What a program sets in the kernel's configuration.
-    fn settings(&self) -> [(&'static str, Setting); 9] {
+    fn settings(&self) -> [(&'static str, Setting); 10] {
         let n = self.problem.n;
         let output = match () {
             () if self.writes_columns() => "kColumns",
@@ -306,6 +350,7 @@ impl Walk {
             ("kUnroll", self.unroll.into()),
             ("kBlock", self.block.into()),
             ("kFetch", Setting::Enumerator("Fetch", self.fetch.enumerator())),
+            ("kEqual", self.equal.into()),
             ("kFull", n.is_multiple_of(self.columns()).into()),
             ("kOut", Setting::Enumerator("Output", output)),
         ]
@@ -325,10 +370,15 @@ impl Walk {
             parameter("u64", "tile_step", Arg::U64(step)),
             number("stride", stride),
         ];
+        let mut values = vec![parameter(elements(dtype), "vals", Arg::Values)];
+        if self.equal {
+            let word = bound.equal.map_or(Arg::NULL, Arg::Array);
+            values.push(parameter("const u32*", "equal", word));
+        }
         vec![
             parameter("const u32*", "row_ptr", Arg::RowPtr),
             parameter("const u32*", "cols", Arg::ColIdx),
-            parameter(elements(dtype), "vals", Arg::Values),
+            aggregate(format!("Values<{}, {}>", element(dtype), self.equal), values),
             aggregate(format!("Dense<{}>", element(dtype)), dense),
             self.output(),
             parameter("const u32*", "order", bound.order.map_or(Arg::NULL, Arg::Array)),

@@ -300,6 +300,7 @@ public:
             }
         }
         write(data, stream);
+        say_equal(equal(data, size), stream);
     }
 
     void update_on_device(Address values, CUstream stream) {
@@ -311,9 +312,12 @@ public:
             driver.check("Copying from the device", driver.to_host(data.data(), values, bytes, stream));
             driver.check("Kernel execution", driver.stream_synchronize(stream));
             write(data, stream);
+            say_equal(equal(data, bytes_of(plan_.b.element)), stream);
             return;
         }
         place(values, bytes, stream);
+        // Nobody has compared them.
+        say_equal(false, stream);
     }
 
 private:
@@ -332,12 +336,26 @@ private:
         if (array.values == Values::by_map || divides) {
             whole = whole && whole_map(array, array.map, divides);
         }
+        whole = whole && (!array.equality || (array.element == Element::u32 && array.length == 1 && array.included));
         if (divides) {
             whole = whole && whole_map(array, array.divisors, false) && array.element == plan_.b.element &&
                     (array.element == Element::f32 || array.element == Element::f64);
         }
         if (!whole) {
             throw Error(std::string("The array ") + array.name + " has another length or element type than the plan reads.");
+        }
+    }
+
+    static bool equal(const std::vector<unsigned char>& data, std::size_t size) {
+        return !data.empty() && std::equal(data.begin() + static_cast<std::ptrdiff_t>(size), data.end(), data.begin());
+    }
+
+    // Sets the word that says whether all values are equal, where there is one.
+    void say_equal(bool equal, CUstream stream) {
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            if (held_[at].data && plan_.arrays[at].equality) {
+                held_[at].data->fill(equal ? 1 : 0, stream);
+            }
         }
     }
 

@@ -92,6 +92,8 @@ struct Array {
     Place map;
     // Of quotients: the entry that divides, or 4294967295 for none.
     Place divisors;
+    // A word that says whether all values are equal; 0 is always right.
+    bool equality;
 };
 
 struct Scratch {

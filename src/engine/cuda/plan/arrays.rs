@@ -1,11 +1,14 @@
 //! The arrays of a plan on the device, and new values in those that hold values of the matrix.
 
+mod check;
+
 use super::super::context::{Buffer, Context};
 use super::super::launch::{LoadedKernel, refused};
 use super::values::{Bits, map_entries};
 use crate::domain::bundle::{BundleArray, Manifest, NO_ENTRY, ONE, UpdateValues};
 use crate::domain::element::Element;
 use crate::engine::{EngineError, PlanFiles};
+use check::check_array;
 use cudarc::driver::sys::CUstream;
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -46,6 +49,8 @@ struct Held {
     /// Whether the array holds what it should.
     filled: bool,
     values: Option<Place>,
+    /// Whether it is the word that says whether all values are equal.
+    equality: bool,
 }
 
 /// How new values get into an array.
@@ -129,8 +134,12 @@ impl Arrays {
                 Some(map) => self.place(context, (map, array), data, files)?,
             }),
         };
-        let (length, element) = (array.length, array.element);
-        Ok(Held { buffer, length, element, filled: data.is_some(), values })
+        let (length, element, equality) = (array.length, array.element, array.equality);
+        if equality && bytes != 4 {
+            let name = &array.name;
+            return Err(refused(format!("The array `{name}` is no word of 4 bytes.")));
+        }
+        Ok(Held { buffer, length, element, filled: data.is_some(), values, equality })
     }
 
     fn place(
@@ -261,9 +270,22 @@ impl Arrays {
             let staged = self.staged.as_ref().ok_or_else(|| refused("no memory".to_owned()))?;
             bits.write(staged, stream)?;
             let pointer = staged.pointer;
-            return self.update_on_device(context, pointer, stream);
+            self.update_on_device(context, pointer, stream)?;
+            return self.say_equal(context, bits.are_equal(), stream);
         }
-        self.write(&bits, stream)
+        self.write(&bits, stream)?;
+        self.say_equal(context, bits.are_equal(), stream)
+    }
+
+    /// Sets the word that says whether all values are equal, where there is one.
+    fn say_equal(
+        &self,
+        context: &Arc<Context>,
+        equal: bool,
+        stream: CUstream,
+    ) -> Result<(), EngineError> {
+        let held = self.held.values().find(|held| held.equality);
+        held.map_or(Ok(()), |held| context.fill_on(stream, held.buffer.pointer, equal.into(), 1))
     }
 
     /// As above, from device memory in the element type. Where the plan has no kernel for it, the values are copied to the
@@ -277,8 +299,11 @@ impl Arrays {
         self.check_updatable()?;
         if self.gathers_on_host() {
             let bits = self.download(context, values, stream)?;
-            return self.write(&bits, stream);
+            self.write(&bits, stream)?;
+            return self.say_equal(context, bits.are_equal(), stream);
         }
+        // Nobody has compared them.
+        self.say_equal(context, false, stream)?;
         let (entries, element) = (self.entries as u64, self.element);
         let gather = self.gather.clone();
         let queue = |kernel: &LoadedKernel, block: u32, length: u64, arguments: &[u64]| {
@@ -357,94 +382,5 @@ impl Arrays {
         context.copy_on(stream, copy.pointer, values, bytes)?;
         context.synchronize_all()?;
         Bits::read(&copy, self.element, self.entries)
-    }
-}
-
-/// Bytes of an array; refuses one whose data is missing or of another length, or whose values are of another type.
-fn check_array(
-    array: &BundleArray,
-    data: Option<&[u8]>,
-    entries: usize,
-    element: Element,
-) -> Result<usize, EngineError> {
-    let name = &array.name;
-    let bytes = array.length.checked_mul(array.element.bytes());
-    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-    let bytes = bytes
-        .ok_or_else(|| refused(format!("The array `{name}` has {} elements.", array.length)))?;
-    if let Some(data) = data
-        && data.len() != bytes
-    {
-        return Err(refused(format!("The array `{name}` has {} bytes, not {bytes}.", data.len())));
-    }
-    let Some(placed) = &array.values else {
-        return match data {
-            Some(_) => Ok(bytes),
-            None => Err(refused(format!("The array `{name}` is missing."))),
-        };
-    };
-    // Words that hold columns and values alike.
-    let in_words =
-        array.element == Element::U32 && element == Element::F32 && placed.divisors.is_none();
-    if array.element != element && !in_words {
-        return Err(refused(format!(
-            "The array `{name}` holds values as {}, but the problem is in {}.",
-            array.element.name(),
-            element.name()
-        )));
-    }
-    if placed.map.is_none() && array.length != entries as u64 {
-        return Err(refused(format!(
-            "The array `{name}` has {} places for the matrix's {entries} values.",
-            array.length
-        )));
-    }
-    if data.is_none() && array.included {
-        return Err(refused(format!("The array `{name}` is missing.")));
-    }
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::bundle::PlacedValues;
-
-    fn array(element: Element, length: u64, values: Option<PlacedValues>) -> BundleArray {
-        BundleArray { name: "a".to_owned(), element, length, included: true, values }
-    }
-
-    fn why(array: &BundleArray, data: Option<&[u8]>) -> String {
-        check_array(array, data, 3, Element::F32).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn arrays_of_another_length_or_type_are_refused() {
-        let plain = array(Element::U32, 2, None);
-        assert_eq!(check_array(&plain, Some(&[0; 8]), 3, Element::F32), Ok(8));
-        assert_eq!(why(&plain, Some(&[0; 7])), "The array `a` has 7 bytes, not 8.");
-        assert_eq!(why(&plain, None), "The array `a` is missing.");
-        let huge = array(Element::F64, 1 << 62, None);
-        assert_eq!(why(&huge, None), format!("The array `a` has {} elements.", 1u64 << 62));
-        let values = array(Element::F64, 3, Some(PlacedValues { map: None, divisors: None }));
-        let words = "The array `a` holds values as f64, but the problem is in f32.";
-        assert_eq!(why(&values, Some(&[0; 24])), words);
-        let words = array(Element::U32, 3, Some(PlacedValues { map: None, divisors: None }));
-        assert_eq!(check_array(&words, Some(&[0; 12]), 3, Element::F32), Ok(12));
-        assert!(check_array(&words, Some(&[0; 12]), 3, Element::F64).is_err());
-        let values = array(Element::F32, 4, Some(PlacedValues { map: None, divisors: None }));
-        let words = "The array `a` has 4 places for the matrix's 3 values.";
-        assert_eq!(why(&values, Some(&[0; 16])), words);
-    }
-
-    #[test]
-    fn values_may_be_left_out_but_only_where_the_manifest_says_so() {
-        let placed = Some(PlacedValues { map: None, divisors: None });
-        let left_out = BundleArray { included: false, ..array(Element::F32, 3, placed) };
-        assert_eq!(check_array(&left_out, None, 3, Element::F32), Ok(12));
-        let promised = BundleArray { included: true, ..left_out };
-        assert_eq!(why(&promised, None), "The array `a` is missing.");
-        let index = BundleArray { included: false, ..array(Element::U32, 3, None) };
-        assert_eq!(why(&index, None), "The array `a` is missing.");
     }
 }

@@ -113,6 +113,18 @@ impl Bits {
         magnitude.is_none_or(|bits| bits == 0)
     }
 
+    /// Whether all are the same, and there are any.
+    pub(super) fn are_equal(&self) -> bool {
+        fn same<T: PartialEq + Sync>(words: &[T]) -> bool {
+            words.first().is_some_and(|first| words.par_iter().all(|word| word == first))
+        }
+        match self {
+            Self::W16(words) => same(words),
+            Self::W32(words) => same(words),
+            Self::W64(words) => same(words),
+        }
+    }
+
     /// Copies the bits to the start of a buffer, in the stream's order.
     pub(super) fn write(&self, buffer: &Buffer, stream: CUstream) -> Result<(), EngineError> {
         match self {
