@@ -11,13 +11,14 @@ mod engine;
 mod product;
 
 use product::operands;
+use sparsetune::domain::candidate::EQUAL;
 use sparsetune::domain::recipe::{Program, Recipe};
 use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Output, Problem, Spmm};
 use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Engine, Expected};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
-use sparsetune::ops::spmm::walk::{EQUAL, with_equal};
+use sparsetune::ops::spmm::walk::with_equal;
 use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
@@ -212,6 +213,45 @@ fn every_family_agrees_with_the_oracle() {
         wrong.len(),
         wrong[..wrong.len().min(20)].join("\n")
     );
+}
+
+/// Blocks of column-major kernels that sum several groups of columns in turn, which takes more rows than the other matrices have.
+#[test]
+fn columns_in_turn_agree_with_the_oracle() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let Some(mut engine) = engine::engine(cache.path()) else { return };
+    let mut lengths: Vec<usize> = (0..36_001).map(|row| row * 7 % 9).collect();
+    lengths[500] = 2000;
+    let matrix = Arc::new(of_lengths(&lengths, 36_001));
+    let mut tried = 0;
+    for (n, dtype, accumulate) in [
+        (130, Dtype::F32, false),
+        (129, Dtype::F32, true),
+        (160, Dtype::F16, false),
+        (130, Dtype::F64, false),
+    ] {
+        let spmm = Spmm { accumulate, ..Spmm::new(n, dtype, Layout::Col) };
+        engine.load(operands(&matrix, &spmm, 7)).expect("loads");
+        let device = engine.device().clone();
+        let mut lowerer = spmm.lowerer(matrix.clone(), &device).expect("spmm");
+        let in_turn = |c: &Candidate| c.int("lanes") == Some(1) && c.int("r") >= Some(8);
+        let candidates = space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(in_turn);
+        let recipes: Vec<Recipe> = candidates.filter_map(|c| lowerer.lower(&c).ok()).collect();
+        engine.prepare(&recipes);
+        for recipe in recipes {
+            let Program::Cuda(program) = &recipe.program else { continue };
+            let r = recipe.candidate.int("r").unwrap_or(1) as u32;
+            // Registers of the widest types do not fit the largest blocks.
+            if program.steps[0].grid[1] == n.div_ceil(r) || engine.compile(&recipe).is_err() {
+                continue;
+            }
+            let check = engine.verify(&recipe, None).expect("a check");
+            let right = check.unwritten == 0 && check.rel_error <= tolerance(&spmm);
+            assert!(right, "{n} {dtype:?} {}: {check:?}", recipe.candidate);
+            tried += 1;
+        }
+    }
+    assert!(tried > 30, "{tried}");
 }
 
 /// Tensor cores cut off what they do not keep of a sum, always towards 0. Of terms of one sign that adds up, unless kernels sum in

@@ -37,13 +37,15 @@ pub(super) fn on_gpu(plan: &CudaPlan, bundle: &Bundle, values: &[f64]) -> Result
     }
 }
 
-/// What [`on_gpu`] would put in place, where arrays have to be made again; `None` where values are put in place as they are.
+/// What [`on_gpu`] would put in place, where arrays have to be made again; `None` where values are put in place by maps. What
+/// [`on_gpu`] would refuse is refused.
 pub(super) fn prepared(
     plan: &CudaPlan,
     bundle: &Bundle,
     values: &[f64],
 ) -> Result<Option<Replacement>, RunError> {
     if !matches!(bundle.manifest().update_values, UpdateValues::Host(_)) {
+        plan.accepts(values)?;
         return Ok(None);
     }
     let (manifest, files) = made_again(bundle, values)?;

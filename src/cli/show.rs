@@ -325,11 +325,14 @@ fn prepare(plan: &Plan) -> String {
 /// What new values of the same pattern cost, where they cost something.
 fn values(plan: &Plan) -> Option<String> {
     let ms = plan.validity.update_values_ms;
-    let costs = plan.validity.values_may_change && ms > 0.0;
     let how = match plan.candidate.role {
         Role::Vendor => "on the device, where A is made dense again",
+        Role::Own | Role::Baseline if plan.divides_on_device() => {
+            "on the host; a bundle takes them on the device"
+        }
         Role::Own | Role::Baseline => "on the host",
     };
+    let costs = plan.validity.values_may_change && ms > 0.0;
     costs.then(|| format!("values   new ones of the same pattern cost {ms:.2} ms {how}"))
 }
 

@@ -72,6 +72,16 @@ impl Candidate {
         Self { family: family.to_owned(), params: BTreeMap::new() }
     }
 
+    /// The same for a matrix whose values are all equal, if it is for others, and for others if it is for such a matrix.
+    #[must_use]
+    pub fn for_other_values(&self) -> Self {
+        let mut other = self.clone();
+        if other.params.remove(EQUAL).is_none() {
+            other.params.insert(EQUAL.to_owned(), Param::Int(1));
+        }
+        other
+    }
+
     /// This candidate with another integer parameter.
     pub fn with(mut self, name: &str, value: i64) -> Self {
         self.params.insert(name.to_owned(), Param::Int(value));
@@ -127,6 +137,10 @@ impl Candidate {
         CandidateId(Digest::of(self.to_string().as_bytes()).to_string()[..16].to_owned())
     }
 }
+
+/// The parameter of kernels that read one value instead of all. Whether candidates have it is a matter of the matrix: where all its
+/// values are equal they do, and nobody chooses.
+pub const EQUAL: &str = "equal";
 
 /// The family name of every candidate that runs a vendor's routine.
 pub const VENDOR: &str = "vendor";

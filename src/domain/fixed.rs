@@ -1,5 +1,6 @@
 //! Parameter values that a request fixes.
 
+use super::candidate::EQUAL;
 use super::{Candidate, Param};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,14 +27,16 @@ impl Fixed {
         })
     }
 
-    /// [`Self::admits`]; if `exact`, of those only candidates whose parameters are all fixed, and that have every one that is.
+    /// [`Self::admits`]; if `exact`, of those only candidates whose parameters are all fixed (but what the matrix determines), and that
+    /// have every one that is.
     pub fn leaves(&self, candidate: &Candidate, exact: bool) -> bool {
         let own = |(family, parameter): (Option<&str>, &str)| {
             family.is_none_or(|family| family == candidate.family)
                 && candidate.params.contains_key(parameter)
         };
         let names = || self.0.keys().map(|name| parts(name));
-        let named = |name: &String| names().any(|(_, parameter)| parameter == name);
+        let named =
+            |name: &String| name == EQUAL || names().any(|(_, parameter)| parameter == name);
         self.admits(candidate)
             && (!exact || (names().all(own) && candidate.params.keys().all(named)))
     }

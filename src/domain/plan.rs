@@ -268,7 +268,7 @@ pub struct Validity {
     /// Whether the compiled kernel is valid for other widths of B (its speed was measured for one).
     pub n_may_change: bool,
     /// Host time in milliseconds to update the plan's arrays for new values with the same pattern; 0 if the kernel
-    /// reads the matrix's values directly, or if the plan has no launch.
+    /// reads the matrix's values directly, or if the plan has no launch. Bundles of plans that rewrite nothing need less.
     #[serde(default)]
     pub update_values_ms: f64,
 }
@@ -300,7 +300,8 @@ pub struct Launch {
     /// All launches of one call in order, if it needs more than the one above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<LaunchStep>,
-    /// Arrays in addition to the matrix that the arguments name.
+    /// Arrays in addition to the matrix that the arguments name. `equal_values` is a word: 1 if all values of the plan's matrix are
+    /// equal; for other values it must be 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arrays: Vec<PlanArray>,
     /// Device memory that the arguments name, with the value that fills it before the first call.

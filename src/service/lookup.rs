@@ -3,6 +3,7 @@
 use super::devices::{AUTO, Known, class_of};
 use super::guesses::{Found, Guess, MOST_STORED};
 use super::{Result, Service, neighbours};
+use crate::domain::candidate::EQUAL;
 use crate::domain::drift::{Check, Verdict};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
@@ -214,6 +215,13 @@ impl Service {
         reasons.extend(plan.provenance.narrowed.as_ref().map(|how| {
             format!("the search for this plan was narrowed ({how}): another may find a faster one")
         }));
+        if plan.candidate.params.contains_key(EQUAL) {
+            reasons.push(
+                "all values of the plan's matrix are equal, so its kernel reads one of them: with other values it is right, \
+                 too, but slower than measured"
+                    .to_owned(),
+            );
+        }
         reasons.extend(plan.origin());
         if here.is_empty() {
             reasons.push(format!(

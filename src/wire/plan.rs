@@ -72,6 +72,14 @@ pub struct Plan {
     pub created_at: String,
 }
 
+impl Plan {
+    /// Whether a bundle of the plan divides new values on the device.
+    pub fn divides_on_device(&self) -> bool {
+        let update = self.launch.as_ref().and_then(|launch| launch.update.as_ref());
+        update.is_some_and(|it| it.divides(&self.candidate.family, &self.candidate.params))
+    }
+}
+
 /// The candidate that came second in the finals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

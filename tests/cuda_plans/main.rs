@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "the example uses the rest")]
 #[path = "../fixture/driver.rs"]
 mod driver;
+mod equality;
 #[path = "../fixture/fake.rs"]
 mod fake;
 mod faults;

@@ -67,6 +67,16 @@ fn coefficients_are_divided_on_the_device() {
         assert!(refused.contains(entry) && refused.contains("diagonal"), "{refused}");
     }
     right(&second.map(f64::from));
+    // Values that are in the type's range, and a quotient that is not; the largest over the smallest alone says nothing.
+    let wide = [1e-30, 1e30, 1.0, 1e30, 1e-20];
+    loaded.update_values_from_host(&wide, stream).expect("their quotients fit");
+    right(&wide);
+    let refused = refusal(loaded.update_values_from_host(&[1e-30, 1.0, 1.0, 1.0, 1e20], stream));
+    assert!(refused.contains("entry 0") && refused.contains("beyond the range"), "{refused}");
+    let refused = refusal(loaded.update_values_from_host(&[1.0, 1.0, 1.0, 1e-40, 1.0], stream));
+    assert!(refused.contains("entry 3") && refused.contains("beyond the range"), "{refused}");
+    assert!(refusal(loaded.accepts(&[0.0; ROWS])).contains("entry 0"));
+    right(&wide);
 }
 
 #[test]

@@ -90,6 +90,8 @@ public:
             throw Error("The values of this plan cannot be replaced here: its arrays are functions of all values.");
         }
     }
+    // Throws if these values would be refused. To be asked before they are given to several plans.
+    void require_values(const double* values, std::size_t count) const { backend_->require_values(values, count); }
     void require_update_on_device(CUstream stream) const { backend_->require_update_on_device(stream); }
 
     // One call on operands in host memory, complete on return.

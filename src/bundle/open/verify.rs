@@ -109,8 +109,10 @@ impl Bundle {
         };
         let size = Element::from(self.manifest.problem.dtype()).bytes() as usize;
         let equal = match self.array(VALUES) {
-            Some(values) => values.chunks_exact(size).all(|value| value == &values[..size]),
-            None => false,
+            Some(values) if values.len() >= size => {
+                values.chunks_exact(size).all(|value| value == &values[..size])
+            }
+            Some(_) | None => false,
         };
         match word {
             0 => Ok(()),

@@ -1,8 +1,9 @@
 //! New values in the arrays of GPU plans: by their maps, or made again.
 
+use super::super::container;
 use super::super::places::{divided, gathered};
 use super::*;
-use crate::domain::bundle::PlacedValues;
+use crate::domain::bundle::{ARRAYS, MANIFEST, PlacedValues};
 use crate::domain::problem::Stability;
 use crate::domain::recipe::{Array, ArrayData};
 
@@ -53,6 +54,28 @@ fn words_are_checked(matrix: &Arc<Csr>, plan: &(Plan, BTreeMap<Digest, Vec<u8>>)
         read.array("equal_values").unwrap().to_vec()
     };
     assert_eq!((word(Values::Included), word(Values::External)), (vec![1, 0, 0, 0], vec![0; 4]));
+    // The word of this bundle over other values.
+    let file = bundle(matrix, plan, Values::Included).unwrap();
+    let read = Bundle::from_bytes(file.clone()).unwrap();
+    let mut members: container::Members<'_> = container::read(&file)
+        .unwrap()
+        .into_iter()
+        .map(|(path, place)| (path, file[place].to_vec().into()))
+        .collect();
+    let (arrays, values) = (read.place(ARRAYS).unwrap().start, read.tensor("values").unwrap());
+    members.get_mut(ARRAYS).unwrap().to_mut()[values.start - arrays] ^= 1;
+    let listed = super::super::build::member(&members[ARRAYS]);
+    let mut manifest = serde_json::to_value(read.manifest()).unwrap();
+    manifest["members"][ARRAYS] = serde_json::to_value(listed).unwrap();
+    members.insert(MANIFEST.to_owned(), serde_json::to_vec(&manifest).unwrap().into());
+    let mut forged = Cursor::new(Vec::new());
+    container::write(&mut forged, &members).unwrap();
+    let refused = Bundle::from_bytes(forged.into_inner()).err().map(|error| error.to_string());
+    assert!(
+        refused.is_some_and(|why| why.contains("other values are equal")),
+        "{}",
+        read.manifest().candidate
+    );
 }
 
 #[test]

@@ -45,6 +45,19 @@ fn a_plan_of_a_solve_tells_bound_costs_and_host() {
     });
     let shown = super::plan(&dense);
     assert!(shown.contains("cost 1.25 ms on the device, where A is made dense again"), "{shown}");
+    let divided = plan(|stored| {
+        solve(stored);
+        stored["candidate"] = json!({"family": "chains", "params": {"rows": 4}});
+        let digest = "00".repeat(32);
+        stored["launch"]["update"] = json!({
+            "entry": "gather", "quotients": "divide", "source": digest, "cubin": digest, "ptx": digest
+        });
+    });
+    let shown = super::plan(&divided);
+    assert!(
+        shown.contains("cost 1.25 ms on the host; a bundle takes them on the device"),
+        "{shown}"
+    );
     let shown = super::plan(&plan(solve));
     for line in [
         "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",

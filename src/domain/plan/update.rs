@@ -1,7 +1,8 @@
 //! The program that a plan brings for new values of the same pattern.
 
-use crate::domain::Digest;
+use crate::domain::{Digest, Param};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A kernel `entry(const V* values, const u32* map, V* packed, u64 count)` that sets `packed[i] = values[map[i]]` for the
 /// `count` elements of an array, except where `map[i]` is 2^32 - 1; V is an unsigned integer of the dtype's size. Any
@@ -20,4 +21,17 @@ pub struct UpdateProgram {
     pub source: Digest,
     pub cubin: Digest,
     pub ptx: Digest,
+}
+
+impl UpdateProgram {
+    /// Whether a bundle of a plan of a triangular solve divides new values on the device: the program can, and the plan's scheme, of
+    /// this family and with these parameters, rewrites no equation. What the host would take is `update_values_ms` all the same.
+    pub fn divides(&self, family: &str, params: &BTreeMap<String, Param>) -> bool {
+        let as_they_are = match family {
+            "overlapped" | "chains" => true,
+            "slices" => params.get("window_ns") == Some(&Param::Int(0)),
+            _ => false,
+        };
+        as_they_are && self.quotients.is_some()
+    }
 }

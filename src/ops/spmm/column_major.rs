@@ -195,6 +195,7 @@ impl SpmmKernel for ColumnMajor {
             shared_bytes: 0,
             vector: 1,
             balanced: false,
+            // As if each group had blocks of its own, which is what the models were trained on; taken in turn they are fewer.
             grid_y: self.groups(),
             // A thread has no columns beyond a narrower tile's.
             repeats: Beyond::most(self.r, 2 * self.problem.n - 1),

@@ -106,8 +106,8 @@ impl SpmmKernel for RowSplit {
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let walk = &self.walk;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let (mut arrays, order, ms) = row_order(shared, walk.order);
-        let equal = walk.add_equal(shared, &mut arrays);
+        let (mut arrays, order, mut ms) = row_order(shared, walk.order);
+        let equal = walk.add_equal(shared, &mut arrays, &mut ms);
         let (mut steps, scratch) = walk.stage((rows, b_rows), &shared.device)?;
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],

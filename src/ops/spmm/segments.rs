@@ -212,7 +212,8 @@ pub fn lower(
     };
     arrays.extend(segments.arrays(&name));
     scratch.extend(segments.scratch(walk, &shared.device)?);
-    let equal = walk.add_equal(shared, &mut arrays);
+    let mut ms = cut_ms + order_ms;
+    let equal = walk.add_equal(shared, &mut arrays, &mut ms);
     let entry = kernel(Bound { rows, b_rows, order, equal }, &segments, &named);
     steps.push(Step {
         grid: [blocks(&segments, rows), walk.column_tiles(), 1],
@@ -220,7 +221,6 @@ pub fn lower(
     });
     steps.extend(walk.unstage(rows));
     let program = CudaProgram::of_steps(source, steps);
-    let ms = cut_ms + order_ms;
     Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
 }
 

@@ -26,6 +26,8 @@ pub struct Shared {
     pub device: Device,
     kept: HashMap<String, Kept>,
     made: u64,
+    /// Whether all values are equal, once it has been asked, and the milliseconds that it took.
+    equal: Option<(bool, f64)>,
 }
 
 struct Kept {
@@ -56,7 +58,7 @@ impl Lowered {
 
 impl Shared {
     pub fn new(matrix: Arc<Csr>, problem: Spmm, device: Device) -> Self {
-        Self { matrix, problem, device, kept: HashMap::new(), made: 0 }
+        Self { matrix, problem, device, kept: HashMap::new(), made: 0, equal: None }
     }
 
     /// Returns the result of `make`, which runs once for all candidates that use this name, with the milliseconds it took:
@@ -94,6 +96,16 @@ impl Shared {
             };
             self.kept.remove(&name);
         }
+    }
+
+    /// Whether all values are equal, and the milliseconds that looking took.
+    pub fn has_equal_values(&mut self) -> (bool, f64) {
+        let matrix = &self.matrix;
+        *self.equal.get_or_insert_with(|| {
+            let started = Instant::now();
+            let equal = matrix.has_equal_values();
+            (equal, started.elapsed().as_secs_f64() * 1e3)
+        })
     }
 
     /// Rows in an order (none for the natural one), with the milliseconds that sorting took.

@@ -7,6 +7,7 @@ use super::model::{STAGE_US, Work};
 use super::phrases;
 use super::shared::{Shared, array};
 use super::text::{self, element, elements, output};
+use crate::domain::candidate::EQUAL;
 use crate::domain::catalog::family::{Parameter, Values};
 use crate::domain::recipe::{Arg, Array, ArrayData, EQUAL_VALUES};
 use crate::domain::{Candidate, Layout, Param, Spmm};
@@ -93,9 +94,6 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
     ]
 });
 
-/// The parameter of walks over a matrix whose values are all equal; candidates for other matrices do not have it.
-pub const EQUAL: &str = "equal";
-
 /// The parameters of a family of walks: those of its domains, and [`EQUAL`].
 pub fn described(domains: &[Domain], own: &[Meaning]) -> Vec<Parameter> {
     let mut all = parameters(domains, &[own, &phrases::WALK[..]].concat());
@@ -109,9 +107,13 @@ pub fn described(domains: &[Domain], own: &[Meaning]) -> Vec<Parameter> {
 
 /// Walks of `candidates` for a matrix whose values are all equal: each has a word beside the values that says so.
 pub fn with_equal(candidates: &mut [Candidate]) {
-    // What no other family has.
-    let walks = candidates.iter_mut().filter(|candidate| candidate.params.contains_key("fetch"));
+    let walks = candidates.iter_mut().filter(|candidate| is_walk(candidate));
     walks.for_each(|candidate| *candidate = candidate.clone().with(EQUAL, 1));
+}
+
+/// No other family has this parameter.
+fn is_walk(candidate: &Candidate) -> bool {
+    candidate.params.contains_key("fetch")
 }
 
 /// The candidates of a family over these domains that make sense for a problem. Values that the problem determines are fixed
@@ -324,12 +326,18 @@ impl Walk {
         }
     }
 
-    /// Adds the word that tells whether all values of the matrix are equal to a program's arrays, where the walk has it: its place
-    /// among them.
-    pub fn add_equal(&self, shared: &Shared, arrays: &mut Vec<Array>) -> Option<usize> {
+    /// Adds the word that tells whether all values of the matrix are equal to a program's arrays, and the milliseconds that looking
+    /// took, where the walk has it: its place among them.
+    pub fn add_equal(
+        &self,
+        shared: &mut Shared,
+        arrays: &mut Vec<Array>,
+        ms: &mut f64,
+    ) -> Option<usize> {
         self.equal.then(|| {
-            let word = u32::from(shared.matrix.has_equal_values());
-            arrays.push(array(EQUAL_VALUES, ArrayData::U32([word].into())));
+            let (equal, looked_ms) = shared.has_equal_values();
+            *ms += looked_ms;
+            arrays.push(array(EQUAL_VALUES, ArrayData::U32([u32::from(equal)].into())));
             arrays.len() - 1
         })
     }

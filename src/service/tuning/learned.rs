@@ -120,7 +120,10 @@ impl Session<'_> {
             false => context.second_opinion.clone(),
         };
         for (distance, candidate) in near {
-            if distance <= bound && context.predicted.contains_key(&candidate.id()) {
+            let known = |it: &Candidate| context.predicted.contains_key(&it.id());
+            let forms = [candidate.clone(), candidate.for_other_values()];
+            let Some(candidate) = forms.into_iter().find(known) else { continue };
+            if distance <= bound {
                 let message =
                     format!("{candidate} won on a matrix {distance:.3} away: tried first");
                 self.recorder.log(message).await?;

@@ -279,28 +279,22 @@ public:
     // Whether values must pass through the host.
     bool gathers_on_host() const { return !gather_ && any(Values::by_map); }
 
-    void update_from_host(const double* values, std::size_t count, CUstream stream) {
+    // New values as they would be put in place; refuses what cannot be.
+    std::vector<unsigned char> accepted(const double* values, std::size_t count) const {
         require_updatable();
         if (count != plan_.entries) {
             throw Error(std::to_string(count) + " values were given for a matrix of " + std::to_string(plan_.entries) +
                         " entries.");
         }
-        const std::vector<unsigned char> data = rounded(values, count, plan_.b.element);
-        const std::size_t size = bytes_of(plan_.b.element);
-        for (const std::uint32_t entry : divisors_) {
-            // Both zeros: all bytes but the sign, which is in the last.
-            const unsigned char* value = data.data() + entry * size;
-            bool zero = (value[size - 1] & 0x7f) == 0;
-            for (std::size_t at = 0; zero && at + 1 < size; ++at) {
-                zero = value[at] == 0;
-            }
-            if (zero) {
-                throw Error("The value of entry " + std::to_string(entry) +
-                            ", which is on the diagonal, is zero in the plan's element type.");
-            }
+        std::vector<unsigned char> data = rounded(values, count, plan_.b.element);
+        if (!divisors_.empty()) {
+            require_quotients(data);
         }
-        write(data, stream);
-        say_equal(equal(data, size), stream);
+        return data;
+    }
+
+    void update_from_host(const double* values, std::size_t count, CUstream stream) {
+        write(accepted(values, count), stream);
     }
 
     void update_on_device(Address values, CUstream stream) {
@@ -312,12 +306,11 @@ public:
             driver.check("Copying from the device", driver.to_host(data.data(), values, bytes, stream));
             driver.check("Kernel execution", driver.stream_synchronize(stream));
             write(data, stream);
-            say_equal(equal(data, bytes_of(plan_.b.element)), stream);
             return;
         }
-        place(values, bytes, stream);
         // Nobody has compared them.
         say_equal(false, stream);
+        place(values, bytes, stream);
     }
 
 private:
@@ -336,7 +329,7 @@ private:
         if (array.values == Values::by_map || divides) {
             whole = whole && whole_map(array, array.map, divides);
         }
-        whole = whole && (!array.equality || (array.element == Element::u32 && array.length == 1 && array.included));
+        whole = whole && (!array.equality || (array.element == Element::u32 && array.length == 1 && array.included && array.values == Values::none));
         if (divides) {
             whole = whole && whole_map(array, array.divisors, false) && array.element == plan_.b.element &&
                     (array.element == Element::f32 || array.element == Element::f64);
@@ -350,7 +343,8 @@ private:
         return !data.empty() && std::equal(data.begin() + static_cast<std::ptrdiff_t>(size), data.end(), data.begin());
     }
 
-    // Sets the word that says whether all values are equal, where there is one.
+    // Sets the word that says whether all values are equal, where there is one. Before values change it says no, in case only some
+    // of them do.
     void say_equal(bool equal, CUstream stream) {
         for (std::size_t at = 0; at < held_.size(); ++at) {
             if (held_[at].data && plan_.arrays[at].equality) {
@@ -381,6 +375,40 @@ private:
         auto buffer = std::make_unique<Buffer>(context_, place.bytes);
         buffer->write(file_.at(place), place.bytes, context_.stream);
         return buffer;
+    }
+
+    // Refuses values whose quotients are not finite in the type.
+    void require_quotients(const std::vector<unsigned char>& data) const {
+        const bool single = plan_.b.element == Element::f32;
+        const auto value = [&](std::uint32_t entry) {
+            return single ? static_cast<double>(loaded<float>(data.data() + entry * 4)) : loaded<double>(data.data() + entry * 8);
+        };
+        const auto fits = [&](double quotient) {
+            return single ? std::isfinite(static_cast<float>(quotient)) : std::isfinite(quotient);
+        };
+        for (const std::uint32_t entry : divisors_) {
+            if (value(entry) == 0.0) {
+                throw Error("The value of entry " + std::to_string(entry) +
+                            ", which is on the diagonal, is zero in the plan's element type.");
+            }
+        }
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            const Array& array = plan_.arrays[at];
+            if (!held_[at].data || array.values != Values::quotients) {
+                continue;
+            }
+            const Numbers<std::uint32_t> map(file_, array.map), divisors(file_, array.divisors);
+            for (std::uint64_t i = 0; i < array.length; ++i) {
+                const std::uint32_t above = map[i], below = divisors[i];
+                if (above == 0xffffffffu || below == 0xffffffffu) {
+                    continue;
+                }
+                if (!fits((above == 0xfffffffeu ? 1.0 : value(above)) / value(below))) {
+                    throw Error("A coefficient, divided by the value of entry " + std::to_string(below) +
+                                ", which is on its row's diagonal, is beyond the range of the plan's element type.");
+                }
+            }
+        }
     }
 
     bool divides() const { return plan_.gather.quotients[0] != '\0'; }
@@ -460,15 +488,17 @@ private:
 
     // From values on the host, in the order of the entries.
     void write(const std::vector<unsigned char>& data, CUstream stream) {
+        const std::size_t size = bytes_of(plan_.b.element);
+        say_equal(false, stream);
         if (gather_) {
             if (!staged_) {
                 staged_ = std::make_unique<Buffer>(context_, data.size());
             }
             staged_->write(data.data(), data.size(), stream);
             place(staged_->address(), data.size(), stream);
+            say_equal(equal(data, size), stream);
             return;
         }
-        const std::size_t size = bytes_of(plan_.b.element);
         for (std::size_t at = 0; at < held_.size(); ++at) {
             Held& held = held_[at];
             const Array& array = plan_.arrays[at];
@@ -493,6 +523,7 @@ private:
             }
             held.filled = true;
         }
+        say_equal(equal(data, size), stream);
     }
 
     const Context& context_;

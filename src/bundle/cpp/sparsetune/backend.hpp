@@ -35,6 +35,8 @@ public:
     virtual void run_on_host(const void* b, void* c, double alpha, double beta) = 0;
     virtual void update_from_host(const double* values, std::size_t count, CUstream stream) = 0;
     virtual void update_on_device(const void* values, CUstream stream) = 0;
+    // Throws if update_from_host would refuse these values.
+    virtual void require_values(const double*, std::size_t) {}
     // Throws if that would, since the stream is being captured.
     virtual void require_update_on_device(CUstream) {}
     virtual bool gave_up() = 0;
@@ -123,6 +125,11 @@ public:
         refuse_capture(stream);
         arrays_->update_from_host(values, count, stream);
         took_values(stream);
+    }
+
+    void require_values(const double* values, std::size_t count) override {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        arrays_->accepted(values, count);
     }
 
     void update_on_device(const void* values, CUstream stream) override {

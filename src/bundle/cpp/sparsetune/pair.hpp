@@ -107,6 +107,8 @@ public:
     void update_values(const double* values, std::size_t count, CUstream stream = nullptr) {
         const std::lock_guard<std::mutex> lock(mutex_);
         require_updatable();
+        first_.require_values(values, count);
+        second_.require_values(values, count);
         first_.update_values(values, count, stream);
         torn_ = true;
         second_.update_values(values, count, stream);

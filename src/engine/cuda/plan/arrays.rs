@@ -135,10 +135,6 @@ impl Arrays {
             }),
         };
         let (length, element, equality) = (array.length, array.element, array.equality);
-        if equality && bytes != 4 {
-            let name = &array.name;
-            return Err(refused(format!("The array `{name}` is no word of 4 bytes.")));
-        }
         Ok(Held { buffer, length, element, filled: data.is_some(), values, equality })
     }
 
@@ -236,13 +232,11 @@ impl Arrays {
         self.fixed.clone().map_or(Ok(()), |reason| Err(refused(reason)))
     }
 
-    /// Puts new values in place, in the entry order of the uploaded matrix. The caller's memory may be reused on return.
-    pub(super) fn update_from_host(
-        &mut self,
-        context: &Arc<Context>,
-        values: &[f64],
-        stream: CUstream,
-    ) -> Result<(), EngineError> {
+    /// New values as they would be put in place.
+    ///
+    /// # Errors
+    /// `Refused` if they cannot be: there are more or fewer than entries, one is out of range, or a quotient of them is.
+    pub(super) fn accepted(&self, values: &[f64]) -> Result<Bits, EngineError> {
         self.check_updatable()?;
         if values.len() != self.entries {
             return Err(refused(format!(
@@ -252,14 +246,64 @@ impl Arrays {
             )));
         }
         let bits = Bits::rounded(values, self.element)?;
-        let zero = self.divisors.par_iter().position_first(|&entry| bits.is_zero(entry as usize));
-        if let Some(at) = zero {
-            let (entry, element) = (self.divisors[at], self.element.name());
-            return Err(refused(format!(
-                "The value {:e} of entry {entry}, which is on the diagonal, is zero in {element}.",
-                values[entry as usize]
-            )));
+        if !self.divisors.is_empty() {
+            self.check_quotients(&bits.numbers(self.element))?;
         }
+        Ok(bits)
+    }
+
+    /// Refuses values whose quotients are not finite in the type.
+    fn check_quotients(&self, values: &[f64]) -> Result<(), EngineError> {
+        let name = self.element.name();
+        let divisor = |&entry: &u32| values.get(entry as usize).copied().unwrap_or(0.0).abs();
+        if let Some(at) = self.divisors.par_iter().position_first(|entry| divisor(entry) == 0.0) {
+            let entry = self.divisors[at];
+            let words =
+                format!("The value of entry {entry}, which is on the diagonal, is zero in {name}.");
+            return Err(refused(words));
+        }
+        let fits = |quotient: f64| match self.element {
+            Element::F32 => (quotient as f32).is_finite(),
+            _ => quotient.is_finite(),
+        };
+        let largest = values.par_iter().map(|value| value.abs()).reduce(|| 1.0, f64::max);
+        let smallest = self.divisors.par_iter().map(divisor).reduce(|| f64::INFINITY, f64::min);
+        if fits(largest / smallest) {
+            return Ok(());
+        }
+        // The largest is mostly not divided by the smallest.
+        let places = self.held.values().filter_map(|held| match &held.values {
+            Some(Place::Quotients(map, divisors)) => Some((held.length as usize, map, divisors)),
+            _ => None,
+        });
+        for (length, map, divisors) in places {
+            let [mut above, mut below] = [vec![0u32; length], vec![0u32; length]];
+            map.read(0, &mut above)?;
+            divisors.read(0, &mut below)?;
+            let number = |entry: u32| values.get(entry as usize).copied();
+            let over = |i: usize| {
+                let numerator = if above[i] == ONE { Some(1.0) } else { number(above[i]) };
+                let quotient = numerator.unwrap_or(0.0) / number(below[i]).unwrap_or(1.0);
+                !fits(quotient)
+            };
+            if let Some(i) = (0..length).into_par_iter().find_first(|&i| over(i)) {
+                let entry = below[i];
+                return Err(refused(format!(
+                    "A coefficient, divided by the value of entry {entry}, which is on its row's diagonal, is beyond the range of {name}."
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts new values in place, in the entry order of the uploaded matrix. The caller's memory may be reused on return.
+    pub(super) fn update_from_host(
+        &mut self,
+        context: &Arc<Context>,
+        values: &[f64],
+        stream: CUstream,
+    ) -> Result<(), EngineError> {
+        let bits = self.accepted(values)?;
         let by_kernel =
             |held: &Held| matches!(held.values, Some(Place::Device(_) | Place::Quotients(..)));
         if self.held.values().any(by_kernel) {
@@ -273,19 +317,23 @@ impl Arrays {
             self.update_on_device(context, pointer, stream)?;
             return self.say_equal(context, bits.are_equal(), stream);
         }
-        self.write(&bits, stream)?;
-        self.say_equal(context, bits.are_equal(), stream)
+        self.write(context, &bits, stream)
     }
 
-    /// Sets the word that says whether all values are equal, where there is one.
+    /// Sets the word that says whether all values are equal, where there is one. Before values change it says no, in case only some
+    /// of them do.
     fn say_equal(
         &self,
         context: &Arc<Context>,
         equal: bool,
         stream: CUstream,
     ) -> Result<(), EngineError> {
-        let held = self.held.values().find(|held| held.equality);
-        held.map_or(Ok(()), |held| context.fill_on(stream, held.buffer.pointer, equal.into(), 1))
+        // Each is written once, so their order does not matter.
+        #[allow(clippy::iter_over_hash_type)]
+        for held in self.held.values().filter(|held| held.equality) {
+            context.fill_on(stream, held.buffer.pointer, equal.into(), 1)?;
+        }
+        Ok(())
     }
 
     /// As above, from device memory in the element type. Where the plan has no kernel for it, the values are copied to the
@@ -299,8 +347,7 @@ impl Arrays {
         self.check_updatable()?;
         if self.gathers_on_host() {
             let bits = self.download(context, values, stream)?;
-            self.write(&bits, stream)?;
-            return self.say_equal(context, bits.are_equal(), stream);
+            return self.write(context, &bits, stream);
         }
         // Nobody has compared them.
         self.say_equal(context, false, stream)?;
@@ -348,7 +395,13 @@ impl Arrays {
         self.held.values_mut().filter(|held| held.values.is_some())
     }
 
-    fn write(&mut self, bits: &Bits, stream: CUstream) -> Result<(), EngineError> {
+    fn write(
+        &mut self,
+        context: &Arc<Context>,
+        bits: &Bits,
+        stream: CUstream,
+    ) -> Result<(), EngineError> {
+        self.say_equal(context, false, stream)?;
         for held in self.placed() {
             match &held.values {
                 Some(Place::Host(map, kept)) => {
@@ -358,7 +411,7 @@ impl Arrays {
             }
             held.filled = true;
         }
-        Ok(())
+        self.say_equal(context, bits.are_equal(), stream)
     }
 
     /// Values in device memory as numbers. Waits for all work on the context.

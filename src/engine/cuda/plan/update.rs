@@ -20,7 +20,8 @@ impl CudaPlan {
     ///
     /// # Errors
     /// `Refused` if the plan's arrays are functions of all values ([`Self::replace`]), the number of values is not that of the
-    /// entries, a value is out of range, or the stream is being captured.
+    /// entries, a value is out of range, or zero on the diagonal where others are divided by it, or such a quotient is out of range,
+    /// or the stream is being captured.
     pub fn update_values_from_host(&self, values: &[f64], stream: u64) -> Result<(), EngineError> {
         let Inner { context, .. } = &*self.inner;
         let _entered = context.enter_relaxed()?;
@@ -32,12 +33,22 @@ impl CudaPlan {
         self.took_values(&mut state, stream)
     }
 
+    /// Whether [`Self::update_values_from_host`] would refuse these values: to be asked before values are given to several plans.
+    ///
+    /// # Errors
+    /// `Refused` if so.
+    pub fn accepts(&self, values: &[f64]) -> Result<(), EngineError> {
+        let Inner { context, .. } = &*self.inner;
+        let _entered = context.enter_relaxed()?;
+        self.lock().arrays.accepted(values).map(drop)
+    }
+
     /// As [`Self::update_values_from_host`], from device memory in the plan's element type. Where the manifest names no kernel
     /// for it, the values pass through the host, which waits for all work on the context. May be captured if there is a
     /// kernel, or none is needed.
     ///
     /// # Errors
-    /// As above; values that are not finite are not found.
+    /// As above; values that are not finite, and zeros that divide, are not found.
     ///
     /// # Safety
     /// `values` is the device address of as many elements as the matrix has entries, and `stream` a stream of the device's

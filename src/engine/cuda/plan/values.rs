@@ -102,17 +102,6 @@ impl Bits {
         }
     }
 
-    /// Whether a value is zero, or there is none.
-    pub(super) fn is_zero(&self, at: usize) -> bool {
-        // All bits but the sign.
-        let magnitude = match self {
-            Self::W16(words) => words.get(at).map(|&word| u64::from(word << 1)),
-            Self::W32(words) => words.get(at).map(|&word| u64::from(word << 1)),
-            Self::W64(words) => words.get(at).map(|&word| word << 1),
-        };
-        magnitude.is_none_or(|bits| bits == 0)
-    }
-
     /// Whether all are the same, and there are any.
     pub(super) fn are_equal(&self) -> bool {
         fn same<T: PartialEq + Sync>(words: &[T]) -> bool {

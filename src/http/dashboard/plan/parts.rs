@@ -121,6 +121,9 @@ pub fn costs(plan: &Plan) -> Vec<Fact> {
     };
     let update = plan.validity.update_values_ms;
     let update_note = match update > 0.0 {
+        true if super::words::divides(plan) => {
+            "on the host; a bundle takes new values on the device"
+        }
         true => "on the host, for new values with the same pattern",
         false => "the kernel reads the matrix's values directly",
     };

@@ -160,6 +160,12 @@ pub struct Check {
     pub text: String,
 }
 
+/// Whether a bundle of the plan divides new values on the device.
+pub fn divides(plan: &Plan) -> bool {
+    let update = plan.launch.as_ref().and_then(|launch| launch.update.as_ref());
+    update.is_some_and(|it| it.divides(&plan.candidate.family, &plan.candidate.params))
+}
+
 pub fn checks(plan: &Plan) -> Vec<Check> {
     let valid = &plan.validity;
     let operation = plan.problem.op().descriptor();
@@ -170,6 +176,7 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
         text: format!("{what}{note}"),
     };
     let values = match valid.values_may_change {
+        true if divides(plan) => ", on the device where a bundle runs".to_owned(),
         true if valid.update_values_ms > 0.0 => {
             format!(", at {} of host time for each new set", micros(valid.update_values_ms * 1e3))
         }

@@ -45,7 +45,7 @@ impl SlicesLowerer {
         let bare = Recipe::bare(candidate, Program::Cuda(program));
         let values_ms = equations_ms + packed.ms;
         let lowering_ms = values_ms + started.elapsed().as_secs_f64() * 1e3;
-        // New values require all steps again except the levels: the coefficients are functions of all values.
+        // On the host new values require all steps again except the levels: rewritten coefficients are functions of all values.
         Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(values_ms), ..bare })
     }
 

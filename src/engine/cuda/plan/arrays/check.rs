@@ -22,6 +22,12 @@ pub(super) fn check_array(
     {
         return Err(refused(format!("The array `{name}` has {} bytes, not {bytes}.", data.len())));
     }
+    let is_word = array.element == Element::U32 && array.length == 1;
+    if array.equality && !(is_word && array.values.is_none()) {
+        return Err(refused(format!(
+            "The array `{name}` is no word that says whether values are equal."
+        )));
+    }
     let Some(placed) = &array.values else {
         return match data {
             Some(_) => Ok(bytes),
@@ -90,6 +96,17 @@ mod tests {
         assert_eq!(check_array(&left_out, None, 3, Element::F32), Ok(12));
         let promised = BundleArray { included: true, ..left_out };
         assert_eq!(why(&promised, None), "The array `a` is missing.");
+        let word = BundleArray { equality: true, ..array(Element::U32, 1, None) };
+        assert_eq!(check_array(&word, Some(&[0; 4]), 3, Element::F32), Ok(4));
+        assert_eq!(why(&word, None), "The array `a` is missing.");
+        let words = "The array `a` is no word that says whether values are equal.";
+        let two = BundleArray { length: 2, ..word.clone() };
+        assert_eq!(why(&two, Some(&[0; 8])), words);
+        let float = BundleArray { element: Element::F32, ..word.clone() };
+        assert_eq!(why(&float, Some(&[0; 4])), words);
+        let values =
+            BundleArray { values: Some(PlacedValues { map: None, divisors: None }), ..word };
+        assert_eq!(why(&values, Some(&[0; 4])), words);
         let index = BundleArray { included: false, ..array(Element::U32, 3, None) };
         assert_eq!(why(&index, None), "The array `a` is missing.");
     }
