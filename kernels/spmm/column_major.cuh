@@ -35,8 +35,9 @@ struct ColumnMajor {
     static constexpr bool kFull = Config::kFull;
     Sum<T> acc[kR];
 
-    // kUnroll entries, kLanes apart, of which those below `left` are real; `width` of the R columns are. Bytes, so that a column
-    // of B is one addition away.
+    // kUnroll entries, kLanes apart, of which those below `left` are real (kWhole: all are); `width` of the R columns are. Bytes, so
+    // that a column of B is one addition away.
+    template <bool kWhole>
     __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const T* __restrict__ vals,
                                                const char* __restrict__ b, u32 column_bytes, u32 width, u32 left) {
         u32 at[kUnroll];
@@ -44,14 +45,14 @@ struct ColumnMajor {
         T loaded[kUnroll][kR];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            if (u * kLanes < left) {
+            if (kWhole || u * kLanes < left) {
                 at[u] = __ldg(cols + u * kLanes) * static_cast<u32>(sizeof(T));
                 val[u] = load_element(vals + u * kLanes);
             }
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            if (u * kLanes < left) {
+            if (kWhole || u * kLanes < left) {
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
                     if (kFull || r < width) {
@@ -63,7 +64,7 @@ struct ColumnMajor {
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            if (u * kLanes < left) {
+            if (kWhole || u * kLanes < left) {
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
                     if (kFull || r < width) acc[r] = multiply_add(widen(val[u]), widen(loaded[u][r]), acc[r]);
@@ -84,7 +85,7 @@ struct ColumnMajor {
     }
 };
 
-// `order` permutes the rows, null for natural; a block sums `groups` groups of kR columns in turn.
+// `order` permutes the rows, null for natural; a block sums `groups` groups of kR columns in turn, one where lanes share a row.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
                                              const T* __restrict__ vals, const T* __restrict__ b,
@@ -107,8 +108,16 @@ __device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, co
         ColumnMajor<Config> body;
 #pragma unroll
         for (int r = 0; r < kR; ++r) body.acc[r] = Sum<T>(0);
-        for (u32 k = begin; k < end; k += kUnroll * kLanes) {
-            body.accumulate(cols + k, vals + k, b_first, column_bytes, width, end - k);
+        constexpr u32 kStep = kUnroll * kLanes;
+        u32 k = begin;
+        if constexpr (kLanes > 1) {
+            for (; k + (kStep - kLanes) < end; k += kStep) {
+                body.template accumulate<true>(cols + k, vals + k, b_first, column_bytes, width, kStep);
+            }
+        }
+        // A thread that reads its row alone mostly reads a short one: one loop for all of it is the faster.
+        for (; k < end; k += kStep) {
+            body.template accumulate<false>(cols + k, vals + k, b_first, column_bytes, width, end - k);
         }
         body.reduce();
 #pragma unroll
@@ -117,6 +126,8 @@ __device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, co
                 store_one(c + (first + r) * static_cast<u64>(rows) + row, body.acc[r], scale);
             }
         }
+        // Lanes that share a row have one group: a second costs them more than what A takes.
+        if constexpr (kLanes > 1) break;
     }
 }
 

@@ -170,10 +170,12 @@ impl ColumnMajor {
         self.problem.n.div_ceil(self.r)
     }
 
-    /// How many of them a block sums, one after another.
+    /// How many of them a block sums, one after another: one where lanes share a row.
     fn in_turn(&self, rows: u64) -> u32 {
-        let threads = rows * u64::from(self.lanes);
-        let most = threads * u64::from(self.groups()) / FILLING;
+        if self.lanes > 1 {
+            return 1;
+        }
+        let most = rows * u64::from(self.groups()) / FILLING;
         u32::try_from(most).unwrap_or(u32::MAX).clamp(1, self.groups())
     }
 }
