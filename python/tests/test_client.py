@@ -45,9 +45,12 @@ def test_without_an_upload_first(client: sparsetune.Client) -> None:
     job = client.submit(A, n=8, search=SEARCH)
     assert client.has(A)
     assert client.wait(job, timeout=120).ended
+    # A small solve alone could end before it is cancelled, so it waits for a product.
+    product = client.submit(random_csr(3000, 3000, seed=2), n=256)
     solve = client.submit(A, op="sptrsv", unit_diagonal=True, dtype="f64")
     assert solve.raw["problem"]["diagonal"] == "unit"
-    client.cancel(solve.id)
+    for job in (solve, product):
+        client.cancel(job.id)
     with pytest.raises(sparsetune.TuningError, match="cancelled"):
         client.wait(solve, timeout=30)
 
