@@ -53,7 +53,8 @@ struct Spelling<'a> {
     make: &'a dyn Fn(Arc<Csr>) -> Option<Vec<Array>>,
 }
 
-/// What each array holds; `None` if an array is another function of the values than a placement, or one of quotients.
+/// What each array holds; `None` if an array is another function of the values than a placement, or, where the plan can divide, one
+/// of quotients.
 ///
 /// `make` computes the arrays from a matrix of this pattern; `truth` are those of `matrix` itself. The result has been compared
 /// with `truth`, bit by bit. Beside them four sets of arrays at most and the maps are in memory.
@@ -61,11 +62,12 @@ pub fn contents(
     matrix: &Csr,
     dtype: Dtype,
     truth: &[Array],
+    divides: bool,
     make: &dyn Fn(Arc<Csr>) -> Option<Vec<Array>>,
 ) -> Option<Vec<Content>> {
     let spelling = Spelling { matrix, dtype, truth, make };
     let mut contents = spelling.placements()?;
-    if contents.iter().any(Option::is_none) {
+    if divides && contents.iter().any(Option::is_none) {
         quotients::find(&spelling, &mut contents)?;
     }
     contents.into_iter().collect()
@@ -155,7 +157,7 @@ fn places(
         }
         let (negative, digit) = (number(negative, i, dtype)?, number(first, i, dtype)?);
         (negative == -digit).then_some(())?;
-        spelled_digit(digit, dtype)
+        spelled_digit(digit, base(dtype))
     };
     (0..truth.len()).into_par_iter().with_min_len(1 << 14).map(place).collect()
 }
@@ -172,15 +174,15 @@ fn add_digit(
         if *entry == NO_ENTRY {
             return (bits(made, i) == bits(truth, i)).then_some(());
         }
-        let digit = spelled_digit(number(made, i, dtype)?, dtype)? as usize;
+        let digit = spelled_digit(number(made, i, dtype)?, base(dtype))? as usize;
         *entry = u32::try_from(*entry as usize + digit * weight).ok()?;
         Some(())
     })
 }
 
-/// The digit that a number spells.
-fn spelled_digit(number: f64, dtype: Dtype) -> Option<u32> {
-    let digit = number.fract() == 0.0 && (1.0..=base(dtype) as f64).contains(&number);
+/// The digit that a number spells, counted from 0.
+fn spelled_digit(number: f64, base: usize) -> Option<u32> {
+    let digit = number.fract() == 0.0 && (1.0..=base as f64).contains(&number);
     digit.then(|| number as u32 - 1)
 }
 
@@ -265,7 +267,7 @@ mod tests {
         for nnz in [0, 1, 2, 1023, 1024, 1025, 5000] {
             let matrix = matrix(nnz);
             let truth = packed(Arc::new(matrix.clone())).unwrap();
-            let found = contents(&matrix, Dtype::F32, &truth, &packed).unwrap();
+            let found = contents(&matrix, Dtype::F32, &truth, true, &packed).unwrap();
             assert_eq!(found[0], Content::Pattern);
             if nnz == 0 {
                 continue;
@@ -285,7 +287,7 @@ mod tests {
             Some(arrays(vec![ArrayData::F16(halves.collect::<Vec<_>>().into())]))
         };
         let truth = make(Arc::new(matrix.clone())).unwrap();
-        let found = contents(&matrix, Dtype::F16, &truth, &make).unwrap();
+        let found = contents(&matrix, Dtype::F16, &truth, true, &make).unwrap();
         assert_eq!(found, [Content::Values { map: (0..3000).collect() }]);
         // Of bf16 those of a smaller base.
         let matrix = self::matrix(70_000);
@@ -294,7 +296,7 @@ mod tests {
             Some(arrays(vec![ArrayData::Bf16(brains.collect::<Vec<_>>().into())]))
         };
         let truth = make(Arc::new(matrix.clone())).unwrap();
-        let found = contents(&matrix, Dtype::Bf16, &truth, &make).unwrap();
+        let found = contents(&matrix, Dtype::Bf16, &truth, true, &make).unwrap();
         assert_eq!(found, [Content::Values { map: (0..70_000).collect() }]);
     }
 
@@ -311,7 +313,7 @@ mod tests {
         for factor in [1.0, 2.0, -2.0] {
             let make = sum(factor);
             let truth = make(Arc::new(matrix.clone())).unwrap();
-            assert_eq!(contents(&matrix, Dtype::F64, &truth, &make), None, "{factor}");
+            assert_eq!(contents(&matrix, Dtype::F64, &truth, true, &make), None, "{factor}");
         }
         // Minus an entry over another that is not on the diagonal, and two entries over the diagonal's.
         let over = |numerator: fn(&[f64], usize) -> f64, divisor: usize| {
@@ -323,7 +325,7 @@ mod tests {
         };
         for make in [over(|values, i| values[i], 7), over(|values, i| values[i] + values[7], 0)] {
             let truth = make(Arc::new(matrix.clone())).unwrap();
-            assert_eq!(contents(&matrix, Dtype::F64, &truth, &make), None);
+            assert_eq!(contents(&matrix, Dtype::F64, &truth, true, &make), None);
         }
         // An array that depends on whether values are small.
         let make = |matrix: Arc<Csr>| {
@@ -331,6 +333,6 @@ mod tests {
             Some(arrays(vec![ArrayData::U32(vec![small as u32].into())]))
         };
         let truth = make(Arc::new(matrix.clone())).unwrap();
-        assert_eq!(contents(&matrix, Dtype::F32, &truth, &make), None);
+        assert_eq!(contents(&matrix, Dtype::F32, &truth, true, &make), None);
     }
 }

@@ -59,10 +59,10 @@ pub(super) fn prepare(parts: &Parts<'_>) -> Result<Prepared, BuildError> {
         return Ok(Prepared { recipe, arrays, contents: None, foreign: Some(foreign), nnz });
     }
     let again = |matrix: Arc<Csr>| all(&matrix, &lower(plan, &matrix).ok()?).ok();
-    let contents = places::contents(&parts.matrix, plan.problem.dtype(), &arrays, &again);
     let update = plan.launch.as_ref().and_then(|launch| launch.update.as_ref());
     let divides = update.is_some_and(|update| update.quotients.is_some());
-    let contents = contents.filter(|contents| divides || !contents.iter().any(Content::divides));
+    let dtype = plan.problem.dtype();
+    let contents = places::contents(&parts.matrix, dtype, &arrays, divides, &again);
     let foreign = None;
     if contents.is_none() {
         arrays.extend(operand::pattern(&parts.matrix));

@@ -1,6 +1,6 @@
 //! Where arrays hold the coefficients of the equations `x = b / d - sum (a / d) x`: quotients of an entry and its row's diagonal.
 
-use super::{Content, Spelling, bits, digit, number};
+use super::{Content, Spelling, bits, digit, number, spelled_digit};
 use crate::domain::Dtype;
 use crate::domain::bundle::{NO_ENTRY, ONE};
 use crate::domain::recipe::{Array, ArrayData};
@@ -86,7 +86,7 @@ pub(super) fn find(spelling: &Spelling<'_>, contents: &mut [Option<Content>]) ->
                     }
                     let found = number(&made.data, i, dtype)?.abs();
                     let digit = if spells_diagonal { reciprocal(found, dtype)? } else { found };
-                    let digit = whole(digit, base)? as usize;
+                    let digit = spelled_digit(digit, base)? as usize;
                     *entry = u32::try_from(*entry as usize + digit * base.pow(power)).ok()?;
                     Some(())
                 };
@@ -118,19 +118,13 @@ fn place(
         let (minus, plus) = (number(pass.minus, at, dtype)?, number(pass.plus, at, dtype)?);
         (minus == -plus).then_some(plus)
     };
-    let divisor = |sign: f64| whole(reciprocal(sign * signed(below)?, dtype)?, base);
+    let divisor = |sign: f64| spelled_digit(reciprocal(sign * signed(below)?, dtype)?, base);
     match (follows(above), follows(below)) {
         (false, false) => (bits(above.plus, at) == bits(truth, at)).then_some((NO_ENTRY, NO_ENTRY)),
-        (true, false) => Some((whole(-signed(above)?, base)?, NO_ENTRY)),
+        (true, false) => Some((spelled_digit(-signed(above)?, base)?, NO_ENTRY)),
         (false, true) => Some((ONE, divisor(1.0)?)),
-        (true, true) => Some((whole(-signed(above)?, base)?, divisor(-1.0)?)),
+        (true, true) => Some((spelled_digit(-signed(above)?, base)?, divisor(-1.0)?)),
     }
-}
-
-/// The digit that a number is, counted from 0.
-fn whole(number: f64, base: usize) -> Option<u32> {
-    let digit = number.fract() == 0.0 && (1.0..=base as f64).contains(&number);
-    digit.then(|| number as u32 - 1)
 }
 
 /// The whole number whose rounded reciprocal this is.
@@ -223,7 +217,7 @@ mod tests {
                 let dtype = if single { Dtype::F32 } else { Dtype::F64 };
                 let make = |matrix: Arc<Csr>| packed(&matrix, single, unit);
                 let truth = make(Arc::new(matrix.clone())).unwrap();
-                let found = contents(&matrix, dtype, &truth, &make).unwrap();
+                let found = contents(&matrix, dtype, &truth, true, &make).unwrap();
                 let [Content::Quotients { map, divisors }] = &found[..] else {
                     assert!(unit && per_row == 0 && found == [Content::Pattern], "{found:?}");
                     continue;

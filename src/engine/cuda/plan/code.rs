@@ -53,29 +53,22 @@ impl Code {
             None => None,
             Some(gather) => {
                 let module = module(context, &gather.module, files, warnings)?;
-                let kernel = LoadedKernel::of(context, &module, &gather.symbol)?;
-                if gather.block == 0 || gather.block > kernel.max_threads {
-                    let (block, symbol) = (gather.block, &gather.symbol);
-                    return Err(refused(format!("blocks of {block} threads for `{symbol}`")));
-                }
-                if kernel.parameter_sizes.as_ref().is_some_and(|sizes| *sizes != [8; 4]) {
-                    let symbol = &gather.symbol;
-                    return Err(refused(format!("`{symbol}` does not take four words of 8 bytes")));
-                }
-                let quotients = gather.quotients.as_ref().map(|symbol| {
+                let block = gather.block;
+                let kernel = |symbol: &str, words: usize| {
                     let kernel = LoadedKernel::of(context, &module, symbol)?;
-                    if gather.block > kernel.max_threads
-                        || kernel.parameter_sizes.as_ref().is_some_and(|sizes| *sizes != [8; 5])
+                    if block == 0 || block > kernel.max_threads {
+                        return Err(refused(format!("blocks of {block} threads for `{symbol}`")));
+                    }
+                    if kernel.parameter_sizes.as_ref().is_some_and(|sizes| *sizes != vec![8; words])
                     {
-                        let words = format!(
-                            "`{symbol}` does not take five words of 8 bytes in such blocks"
-                        );
+                        let words = format!("`{symbol}` does not take {words} words of 8 bytes");
                         return Err(refused(words));
                     }
                     Ok(Arc::new(kernel))
-                });
-                let quotients = quotients.transpose()?;
-                Some(Gather { kernel: Arc::new(kernel), quotients, block: gather.block })
+                };
+                let quotients = gather.quotients.as_ref().map(|symbol| kernel(symbol, 5));
+                let (kernel, quotients) = (kernel(&gather.symbol, 4)?, quotients.transpose()?);
+                Some(Gather { kernel, quotients, block })
             }
         };
         Ok(Self { forward, gather })
