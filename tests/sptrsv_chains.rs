@@ -2,17 +2,20 @@
 
 #[path = "fixture/backward_error.rs"]
 mod backward_error;
+#[path = "fixture/chained.rs"]
+mod chained;
 #[path = "fixture/gpu.rs"]
 mod gpu;
 #[path = "fixture/nvrtc.rs"]
 mod nvrtc;
 
 use backward_error::row_errors;
+use chained::{generated, lower, systems};
 use gpu::gpu;
 use rayon::prelude::*;
 use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::recipe::{ArrayData, Program};
-use sparsetune::domain::{Dtype, Sptrsv};
+use sparsetune::domain::{Candidate, Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::chains::chain::Chains;
 use sparsetune::ops::sptrsv::chains::pack::{ALIGNED, NO_ROW, Packed, TASK, pack};
@@ -20,7 +23,8 @@ use sparsetune::ops::sptrsv::chains::prove::prove;
 use sparsetune::ops::sptrsv::chains::scheme::{Scheme, Shape};
 use sparsetune::ops::sptrsv::chains::text::source;
 use sparsetune::ops::sptrsv::chains::{ChainsLowerer, share};
-use sparsetune::sparse::generate::Spec;
+use sparsetune::ops::sptrsv::slices::Estimate;
+use sparsetune::sparse::tolerance::{equation_weight, solution_tolerance};
 use sparsetune::sparse::{Csr, oracle};
 
 fn problem(dtype: Dtype) -> Sptrsv {
@@ -32,68 +36,13 @@ fn system(matrix: &Csr, dtype: Dtype) -> System {
     System::of(matrix, &problem(dtype), &gpu()).expect("a system")
 }
 
-fn generated(spec: &str) -> Csr {
-    Spec::parse(spec).expect("a specification").generate().expect("a matrix")
-}
-
-/// A lower triangle from the columns of each row before the diagonal, whose values amplify.
-fn lower(rows: usize, row: impl Fn(usize) -> Vec<u32>) -> Csr {
-    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
-    for r in 0..rows {
-        let columns = row(r);
-        values.extend(columns.iter().map(|&col| 1.0 - 0.001 * f64::from(col % 7)));
-        indices.extend(columns);
-        indices.push(r as u32);
-        values.push(2.0);
-        indptr.push(indices.len());
-    }
-    Csr::new(rows, rows, indptr, indices, values).expect("a matrix")
-}
-
-fn columns(row: usize, back: &[usize]) -> Vec<u32> {
-    let mut all: Vec<u32> =
-        back.iter().filter_map(|&it| row.checked_sub(it)).map(|it| it as u32).collect();
-    all.sort_unstable();
-    all
-}
-
-/// Systems of every shape.
-fn systems() -> Vec<(&'static str, Csr)> {
-    let mesh = |r: usize| columns(r, &[1, 60, 61]);
-    // A row that needs all before it, and one that needs every third.
-    let hub = move |r: usize| -> Vec<u32> {
-        match r {
-            700 => (0..700).collect(),
-            900 => (0..900).step_by(3).map(|col| col as u32).collect(),
-            _ => mesh(r),
-        }
-    };
-    let dense = |r: usize| (0..r).map(|col| col as u32).collect();
-    // Three unknowns a node of a line of nodes that needs the node before and the tenth before.
-    let nodes = |r: usize| -> Vec<u32> {
-        let (node, within) = (r / 3, r % 3);
-        let of = |back: usize| {
-            node.checked_sub(back).into_iter().flat_map(|it| (0..3).map(move |at| 3 * it + at))
-        };
-        let own = (0..within).map(|at| 3 * node + at);
-        of(10).chain(of(1)).chain(own).map(|col| col as u32).collect()
-    };
-    vec![
-        ("dense", lower(150, dense)),
-        ("nodes of three", lower(600, nodes)),
-        ("a line", lower(300, |r| columns(r, &[1, 2]))),
-        ("a mesh that amplifies", lower(1800, mesh)),
-        ("long rows", lower(1000, hub)),
-        ("cholesky", generated("cholesky_poisson2d:nx=30,ny=25,seed=1")),
-        ("ilu0 3d", generated("ilu0_elasticity:nx=6,ny=5,nz=4,seed=1")),
-        ("random", generated("ilu0_random:n=1500,per_row=5,seed=1")),
-        ("one row", lower(1, |_| vec![])),
-        ("a level", lower(100, |_| vec![])),
-    ]
+/// Chains whose rows are not substituted in each other.
+fn as_they_are(rows: u32, terms: u32) -> Shape {
+    Shape { rows, terms, substitute: false }
 }
 
 fn shapes() -> Vec<Shape> {
-    let of = |rows| [64, 200, 4096].map(|terms| Shape { rows, terms });
+    let of = |rows| [64, 200, 4096].map(|terms| as_they_are(rows, terms));
     [4, 8, 32].into_iter().flat_map(of).collect()
 }
 
@@ -112,7 +61,7 @@ fn double(data: &ArrayData, at: usize) -> f64 {
 }
 
 /// What the kernel does, in its order of additions.
-fn interpret(packed: &Packed, unroll: usize, b: &[f64]) -> Vec<f64> {
+fn interpret(packed: &Packed, substituted: bool, unroll: usize, b: &[f64]) -> Vec<f64> {
     let mut work = vec![f64::NAN; packed.slots];
     let mut x = vec![f64::NAN; b.len()];
     for task in packed.tasks.chunks_exact(TASK) {
@@ -147,21 +96,30 @@ fn interpret(packed: &Packed, unroll: usize, b: &[f64]) -> Vec<f64> {
             reach /= 2;
         }
         let inner = value + (count * width).next_multiple_of(ALIGNED);
-        for (row, sum) in sums.iter_mut().enumerate().take(width) {
-            let of = packed.rows[slot + row];
-            if of != NO_ROW {
-                *sum += double(&packed.scale, slot + row) * b[of as usize];
-            }
-        }
-        if solves == 1 {
+        let known: Vec<f64> = (slot..slot + width)
+            .map(|slot| match packed.rows[slot] {
+                NO_ROW => 0.0,
+                of => double(&packed.scale, slot) * b[of as usize],
+            })
+            .collect();
+        // What the rows have of each other, or of each other's part of b.
+        let add = |of: &dyn Fn(&[f64], usize) -> f64, sums: &mut Vec<f64>| {
             for before in 0..width - 1 {
                 for row in before + 1..width {
                     let factor = double(&packed.vals, inner + before * width + row);
                     if factor != 0.0 {
-                        sums[row] = factor.mul_add(sums[before], sums[row]);
+                        sums[row] = factor.mul_add(of(sums, before), sums[row]);
                     }
                 }
             }
+        };
+        let mut own = known.clone();
+        if substituted && solves == 1 {
+            add(&|_, before| known[before], &mut own);
+        }
+        sums.iter_mut().zip(&own).for_each(|(sum, known)| *sum += known);
+        if !substituted && solves == 1 {
+            add(&|sums, before| sums[before], &mut sums);
         }
         for (row, &sum) in sums.iter().enumerate().take(width) {
             work[slot + row] = sum;
@@ -186,12 +144,68 @@ fn every_row_is_computed_from_its_own_terms() {
         for shape in shapes() {
             let packed = packed(&system, &shape);
             for unroll in [1, 4] {
-                let x = interpret(&packed, unroll, &b);
+                let x = interpret(&packed, false, unroll, &b);
                 let error = backward_error(&system, &x, &b);
                 assert!(error < 4e-15, "{name} {shape:?}: {error:e}");
             }
         }
     }
+}
+
+#[test]
+fn substituted_rows_solve_within_the_tolerance() {
+    let mut tame = 0;
+    for (name, matrix) in systems() {
+        let system = system(&matrix, Dtype::F64);
+        // Where rows amplify the search lists none of these.
+        if Estimate::of(&system).amplifies() {
+            continue;
+        }
+        tame += 1;
+        let b: Vec<f64> = (0..matrix.rows()).map(|row| 1.0 + (row % 11) as f64 / 8.0).collect();
+        for shape in shapes().into_iter().map(|shape| Shape { substitute: true, ..shape }) {
+            let packed = packed(&system, &shape);
+            for unroll in [1, 4] {
+                let errors = row_errors(&system, &interpret(&packed, true, unroll, &b), &b);
+                for (row, error) in errors.into_iter().enumerate() {
+                    let terms = system.triangular.row(row).0.len();
+                    let most = solution_tolerance(Dtype::F64) * equation_weight(terms);
+                    assert!(error < most, "{name} {shape:?}: row {row} {error:e} of {most:e}");
+                }
+            }
+        }
+    }
+    assert!(tame > 4, "{tame}");
+}
+
+/// What is stored is the inverse of the chain's triangle, and the panel times it.
+#[test]
+fn a_chain_is_multiplied_by_the_inverse_of_its_triangle() {
+    // x0 = b0; then x1 = b1 - 2 x0, x2 = b2 - 3 x0 - 5 x1, x3 = b3 - 7 x1 - 11 x2.
+    let (indptr, indices) = (vec![0, 1, 3, 6, 9], vec![0, 0, 1, 0, 1, 2, 1, 2, 3]);
+    let values = vec![1.0, 2.0, 1.0, 3.0, 5.0, 1.0, 7.0, 11.0, 1.0];
+    let system = system(&Csr::new(4, 4, indptr, indices, values).unwrap(), Dtype::F64);
+    let values = |substitute| {
+        let packed = packed(&system, &Shape { rows: 4, terms: 64, substitute });
+        assert_eq!(packed.count(), 1);
+        (0..packed.vals.len()).map(|at| double(&packed.vals, at)).collect::<Vec<f64>>()
+    };
+    let as_it_is = [0., -2., -3., 0., 0., 0., -5., -7., 0., 0., 0., -11.];
+    assert_eq!(values(false), as_it_is);
+    assert_eq!(values(true), [0., -2., 7., -63., 0., 0., -5., 48., 0., 0., 0., -11.]);
+}
+
+/// Rows of a dense triangle of halves grow by half with each that is substituted.
+#[test]
+fn rows_that_would_grow_too_much_begin_a_chain() {
+    let dense = lower(300, |r| (0..r).map(|col| col as u32).collect());
+    let system = system(&dense, Dtype::F64);
+    let longest = |substitute| {
+        let chains = Chains::of(&system, 32, substitute);
+        (0..chains.len()).map(|chain| chains.rows_of(chain).len()).max()
+    };
+    assert_eq!(longest(false), Some(32));
+    assert!((8..32).contains(&longest(true).unwrap()), "{:?}", longest(true));
 }
 
 #[test]
@@ -203,7 +217,7 @@ fn upper_and_transposed_systems_are_solved() {
     {
         let problem = Sptrsv { triangle, transpose, ..problem(Dtype::F64) };
         let system = System::of(&matrix, &problem, &gpu()).expect("a system");
-        let x = interpret(&packed(&system, &Shape { rows: 8, terms: 64 }), 2, &b);
+        let x = interpret(&packed(&system, &as_they_are(8, 64)), false, 2, &b);
         let error = backward_error(&system, &x, &b);
         assert!(error < 4e-15, "{triangle:?} {transpose}: {error:e}");
     }
@@ -216,7 +230,7 @@ fn an_infinity_stays_with_the_rows_that_need_it() {
     let mut b = vec![1.0; matrix.rows()];
     b[5] = f64::INFINITY;
     let expected = oracle::sptrsv(&system.triangular, &b, 1);
-    let x = interpret(&packed(&system, &Shape { rows: 32, terms: 256 }), 2, &b);
+    let x = interpret(&packed(&system, &as_they_are(32, 256)), false, 2, &b);
     for (row, (x, y)) in x.iter().zip(&expected).enumerate() {
         assert_eq!(x.is_finite(), y.is_finite(), "row {row}: {x}, {y}");
     }
@@ -228,7 +242,7 @@ fn an_infinity_stays_with_the_rows_that_need_it() {
 fn chains_are_runs_whose_needs_are_known_before_their_first_row() {
     for (name, matrix) in systems() {
         let system = system(&matrix, Dtype::F64);
-        let chains = Chains::of(&system, 16);
+        let chains = Chains::of(&system, 16, false);
         let level = |row: u32| system.levels.level_of_row[row as usize];
         let mut rows: Vec<u32> = Vec::new();
         for chain in 0..chains.len() {
@@ -252,13 +266,20 @@ fn chains_are_runs_whose_needs_are_known_before_their_first_row() {
 fn supernodes_become_chains_and_waits_become_few() {
     let of = |matrix: &Csr, rows| {
         let system = system(matrix, Dtype::F64);
-        let packed = packed(&system, &Shape { rows, terms: 4096 });
+        let packed = packed(&system, &as_they_are(rows, 4096));
         (packed.depth as usize, system.levels.widths.len())
     };
     let all = systems();
     let named = |name: &str| &all.iter().find(|(known, _)| *known == name).expect("a system").1;
     let (depth, levels) = of(named("dense"), 32);
     assert_eq!((depth, levels), (150usize.div_ceil(32), 150));
+    // However few values a part has, none that is known last comes between two whole chains.
+    let dense = system(&lower(1000, |r| (0..r).map(|col| col as u32).collect()), Dtype::F64);
+    for (rows, terms) in [(16, 512), (16, 1024), (32, 512), (32, 1024), (32, 4096)] {
+        let packed = packed(&dense, &as_they_are(rows, terms));
+        assert!(!packed.partials.is_empty());
+        assert_eq!(packed.depth, 1000u32.div_ceil(rows), "{rows} {terms}");
+    }
     let (depth, levels) = of(named("nodes of three"), 8);
     assert!(depth <= levels / 3 + 1, "{depth} of {levels}");
     // A row of a mesh has two latest parents, of which each would have to be in the chain.
@@ -269,7 +290,7 @@ fn supernodes_become_chains_and_waits_become_few() {
 #[test]
 fn what_could_wait_for_ever_or_read_beyond_its_arrays_is_refused() {
     let system = system(&generated("cholesky_poisson2d:nx=20,ny=20,seed=1"), Dtype::F64);
-    let shape = Shape { rows: 8, terms: 64 };
+    let shape = as_they_are(8, 64);
     let whole = packed(&system, &shape);
     let rows = system.triangular.rows();
     assert!(!whole.partials.is_empty());
@@ -309,8 +330,10 @@ fn listed_schemes_are_lowered_and_solve_and_meshes_have_none() {
     let b: Vec<f64> = (0..1600).map(|row| f64::from(row % 17) - 8.0).collect();
     let expected = oracle::sptrsv(&solve.triangular, &b, 1);
     let mut lowerer = ChainsLowerer::default();
-    let scored = share(&solve).scored;
-    assert!(scored.len() > 5, "{}", scored.len());
+    let scored = share(&solve, &Estimate::of(&solve)).scored;
+    let substituted = |(candidate, _): &&(Candidate, f64)| candidate.int("substitute") == Some(1);
+    let count = scored.iter().filter(substituted).count();
+    assert!(count > 5 && scored.len() - count > 5, "{count} of {}", scored.len());
     for (candidate, us) in scored.iter().step_by(3) {
         assert!(us.is_finite() && *us > 0.0, "{candidate}: {us}");
         let recipe = lowerer.lower(candidate, &solve).expect("lowers");
@@ -318,7 +341,8 @@ fn listed_schemes_are_lowered_and_solve_and_meshes_have_none() {
         let scheme = Scheme::of(candidate).unwrap();
         let step = &program.steps[0];
         assert!(step.resident && step.grid[0] <= gpu().multiprocessors);
-        let x = interpret(&packed(&solve, &scheme.shape), scheme.unroll as usize, &b);
+        let (shape, unroll) = (&scheme.shape, scheme.unroll as usize);
+        let x = interpret(&packed(&solve, shape), shape.substitute, unroll, &b);
         let off = x
             .iter()
             .zip(&expected)
@@ -327,7 +351,7 @@ fn listed_schemes_are_lowered_and_solve_and_meshes_have_none() {
         assert!(off < 1e-12, "{candidate}: {off:e}");
     }
     let mesh = system(&generated("ilu0_poisson2d:nx=50,ny=50,seed=1"), Dtype::F64);
-    let none = share(&mesh);
+    let none = share(&mesh, &Estimate::of(&mesh));
     assert!(none.scored.is_empty() && none.spared.is_some());
 }
 
@@ -340,16 +364,20 @@ fn every_shape_of_the_kernel_compiles_within_its_registers() {
         for (rows, unroll, warps) in
             [(8, 2, 32), (32, 2, 32), (8, 4, 16), (32, 4, 16), (4, 8, 8), (32, 8, 8)]
         {
-            let scheme = Scheme { shape: Shape { rows, terms: 1024 }, unroll, warps };
-            // The size that the host computes, checked by the compiler.
-            let bytes = scheme.block_bytes(dtype) / u64::from(warps);
-            let check = format!(
-                "static_assert(ChainsConfig<Solve>::kInner * sizeof(Solve::Value) == {bytes}, \"size\");\n"
-            );
-            let text = source(&scheme, &problem(dtype)) + &check;
-            jobs.extend(
-                ["sm_80", "sm_90"].map(|architecture| (scheme, dtype, text.clone(), architecture)),
-            );
+            for substitute in [false, true] {
+                let shape = Shape { rows, terms: 1024, substitute };
+                let scheme = Scheme { shape, unroll, warps };
+                // The size that the host computes, checked by the compiler.
+                let bytes = scheme.block_bytes(dtype) / u64::from(warps);
+                let check = format!(
+                    "static_assert(ChainsConfig<Solve>::kInner * sizeof(Solve::Value) == {bytes}, \"size\");\n"
+                );
+                let text = source(&scheme, &problem(dtype)) + &check;
+                jobs.extend(
+                    ["sm_80", "sm_90"]
+                        .map(|architecture| (scheme, dtype, text.clone(), architecture)),
+                );
+            }
         }
     }
     let faults: Vec<String> = jobs

@@ -1,6 +1,6 @@
 // SpTRSV by chains: rows of which each needs the one before it are solved by one warp, which waits for other warps once a chain.
 // maps:    warp -> tasks in rising order, neighbours on different multiprocessors; lanes -> rows of the chain times columns abreast
-// tune:    rows (most of a chain) 4 8 16 32 | terms (of a task) 512 1024 4096 | unroll (columns a lane) 2 4 8 | warps 4 8 16 32
+// tune:    rows (most of a chain) 4 8 16 32 | terms (of a task) 512 1024 4096 | substitute 0 1 | unroll (columns a lane) 2 4 8 | warps 4 8 16 32
 // needs:   tasks in an order in which every awaited unknown belongs to an earlier one; a resident grid; one right-hand side
 // refuses: nothing
 //
@@ -8,6 +8,9 @@
 // once. Factors of Cholesky and LU, and matrices of several unknowns a node, have such panels. Panels of many columns are divided:
 // other warps sum the early columns to partial sums, which the chain adds. The rows of the chain then follow from each other in
 // registers, a shuffle each, and every row is published as soon as it is known. Row by row it is forward substitution.
+//
+// Or they were substituted in each other beforehand: the panel and what the chain needs of b were multiplied by the inverse of the
+// chain's triangle. What b gives is summed before anything is awaited, and all rows are known at once.
 #pragma once
 #include "sptrsv/staging.cuh"
 #include "sptrsv/wait.cuh"
@@ -18,6 +21,7 @@ namespace sparsetune {
 //   Value     float or double
 //   kRows     most rows of a chain
 //   kUnroll   columns that a lane has under way
+//   kSubstituted  whether no row of a chain needs another, but what b gives the others
 template <typename Settings>
 struct ChainsConfig : Settings {
     static_assert(Settings::kRows >= 4 && Settings::kRows <= 32, "a lane for each row");
@@ -26,7 +30,8 @@ struct ChainsConfig : Settings {
 };
 
 // What a launch works on. A task is eight words: first column, columns, first value / 4, slot of its first row; rows, whether it is a
-// chain or partial sums of one, first of its partial sums, and how many it has.
+// chain or partial sums of one, first of its partial sums, and how many it has. Of substituted rows `vals` has what they have of each
+// other's part of b.
 template <typename Value>
 struct Chains {
     const uint4* tasks;
@@ -113,7 +118,7 @@ __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
         const u32 abreast = 32 / width;
         const u32 place = lane / width, row = lane % width;
         const bool works = place < abreast;
-        // What b gives, for the first columns' lanes; it is added last, and nothing waits for it before.
+        // What b gives, for the first columns' lanes; it is added last, and unless rows are substituted nothing waits for it before.
         u32 of = kNoRow;
         Value known = Value(0);
         if (lane < width) {
@@ -122,6 +127,18 @@ __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
         }
         PanelTerms<Config> mine;
         mine.fetch(a.cols + panel.x, vals, place, abreast, columns, width, row, works);
+        if (Config::kSubstituted && solves && width > 1) {
+            copied();
+            __syncwarp();
+            const Value own = known;
+#pragma unroll 4
+            for (u32 other_row = 0; other_row + 1 < width; ++other_row) {
+                const Value value = __shfl_sync(kAllLanes, own, other_row);
+                const bool needs = lane > other_row && lane < width;
+                const Value factor = needs ? inner[other_row * width + lane] : Value(0);
+                if (factor != Value(0)) known += factor * value;
+            }
+        }
         Value sum = Value(0);
         bool there = true;
         // Partial sums of the early columns.
@@ -160,7 +177,7 @@ __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
             }
         }
         sum += known;
-        if (solves && width > 1) {
+        if (!Config::kSubstituted && solves && width > 1) {
             copied();
             __syncwarp();
             Value factor = lane < width ? inner[lane] : Value(0);

@@ -148,6 +148,45 @@ fn row_by_row(dtype: Dtype) -> Problem {
     Problem::Sptrsv(Sptrsv { rhs: 1, dtype, stability, ..Sptrsv::PLAIN })
 }
 
+/// The values decide where chains end, so new ones may take arrays of other lengths.
+fn rows_that_are_substituted_are_made_again() {
+    let matrix = generated("cholesky_poisson2d:nx=24,ny=24,seed=1").unwrap();
+    let problem = solve(1, Dtype::F64, Triangle::Lower, false);
+    let candidate = |substitute: bool| {
+        let candidate = Candidate::new("chains").with("rows", 32).with("terms", 1024);
+        let candidate = candidate.with("unroll", 4).with("warps", 8);
+        if substitute { candidate.with("substitute", 1) } else { candidate }
+    };
+    let update = |substitute| {
+        let (plan, blobs) =
+            plan(&matrix, &problem, DeviceKind::Cuda, &candidate(substitute)).unwrap();
+        let update = plan.launch.as_ref().unwrap().update.as_ref().unwrap();
+        let divides = update.divides(&plan.candidate.family, &plan.candidate.params);
+        let file = bundle(&matrix, &(plan, blobs), Values::Included).unwrap();
+        (divides, Bundle::from_bytes(file).unwrap().manifest().update_values.clone())
+    };
+    assert!(matches!(update(false), (true, UpdateValues::Gather(_))));
+    assert!(matches!(update(true), (false, UpdateValues::Host(_))));
+    let device = device(DeviceKind::Cuda);
+    let packed = |matrix: &Arc<Csr>| {
+        let recipe = lowered(matrix, &problem, &device, &candidate(true)).unwrap();
+        recipe.arrays.into_iter().map(|array| array.data.len()).collect::<Vec<_>>()
+    };
+    // Coefficients of a hundred: no row is substituted twice.
+    let scaled = |(row, col): (usize, u32), value: f64| match col as usize == row {
+        true => value,
+        false => 100.0 * value.signum() + value,
+    };
+    let entries = (0..matrix.rows()).flat_map(|row| {
+        let (cols, values) = matrix.row(row);
+        cols.iter().zip(values).map(move |(&col, &value)| scaled((row, col), value))
+    });
+    let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    let grown = Csr::new(rows, cols, indptr, indices, entries.collect()).unwrap();
+    assert_ne!(packed(&matrix), packed(&Arc::new(grown)));
+}
+
 #[test]
 fn solves_are_updated_in_place_or_made_again() {
     let mut kinds: BTreeMap<String, [usize; 2]> = BTreeMap::new();
@@ -198,6 +237,7 @@ fn solves_are_updated_in_place_or_made_again() {
     for family in ["ag", "overlapped", "chains"] {
         assert!(kinds[family][1] > 0 && kinds[family][0] == 0, "{family}: {kinds:?}");
     }
+    rows_that_are_substituted_are_made_again();
     // Rewritten, and as they are.
     assert!(kinds["slices"].iter().all(|&count| count > 0), "{kinds:?}");
     assert!(kinds["vendor"][1] > 0, "{kinds:?}");

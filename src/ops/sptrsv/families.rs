@@ -150,10 +150,14 @@ impl Family for Chained {
             ("rows", "most rows of a chain, which one warp solves"),
             (
                 "terms",
-                "most values of a warp's panel; the early columns of a larger one are summed by other warps",
+                "most values of a warp's panel, or the columns of two whole chains; the early columns of a larger one are summed by other warps",
             ),
             ("unroll", "columns of a panel that a lane has under way"),
             ("warps", "solving warps per multiprocessor"),
+            (
+                "substitute",
+                "whether the rows of a chain are substituted in each other beforehand, so that none waits for another",
+            ),
         ];
         FamilyDescriptor {
             title: "Chains",
@@ -168,7 +172,7 @@ impl Family for Chained {
     }
 
     fn keys(&self) -> Keys {
-        let shape = &["rows", "terms"];
+        let shape = &["rows", "terms", "substitute"];
         Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/chains.cuh"] }
     }
 

@@ -84,13 +84,13 @@ pub fn space(
         (Some(estimate), None) => vec![
             slices::share(&system, estimate),
             overlapped::share(&system),
-            chains::share(&system),
+            chains::share(&system, estimate),
             ag::share(&system, fixed),
         ],
         (Some(estimate), Some(draw)) => vec![
             slices::whole(&system, estimate, fixed, draw),
             overlapped::whole(&system, fixed, draw),
-            chains::whole(&system, fixed, draw),
+            chains::whole(&system, estimate, fixed, draw),
             ag::whole(&system, fixed, draw),
         ],
         (None, None) => host::shares(&system).into(),

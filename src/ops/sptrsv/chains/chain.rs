@@ -5,7 +5,8 @@
 //! before the first row costs no level.
 
 use crate::ops::sptrsv::System;
-use crate::ops::sptrsv::slices::equations::ByLevel;
+use crate::ops::sptrsv::slices::equations::{ByLevel, coefficient};
+use crate::ops::sptrsv::slices::rewrite::GROWTH;
 
 /// A chain may store this many values for each one that it has, where rows need different columns.
 const STORED_PER_TERM: usize = 2;
@@ -51,13 +52,15 @@ impl Chains {
         self.rows_of(chain).len() * self.needs_of(chain).len()
     }
 
-    /// Divides the rows of a system into chains of at most `most` rows.
-    pub fn of(system: &System, most: usize) -> Self {
+    /// Divides the rows of a system into chains of at most `most` rows. If these are to be substituted in each other, a row also begins
+    /// a chain where its equation would grow by more than [`GROWTH`].
+    pub fn of(system: &System, most: usize, substitute: bool) -> Self {
         let (triangular, level_of) = (&system.triangular, &system.levels.level_of_row);
         let by_level = ByLevel::of(&system.levels);
         let mut of = vec![u32::MAX; triangular.rows()];
         let mut open: Vec<Open> = Vec::new();
         let mut union: Vec<u32> = Vec::new();
+        let mut growth = substitute.then(|| vec![1.0; triangular.rows()]);
         for &row in &by_level.order {
             let parents = triangular.row(row as usize).0;
             let latest = parents.iter().copied().max_by_key(|&it| level_of[it as usize]);
@@ -68,6 +71,9 @@ impl Chains {
                 chain_rows.last().copied() == latest
                     && chain_rows.len() < most
                     && parents.iter().all(early)
+            });
+            let chain = chain.filter(|&chain| {
+                growth.as_mut().is_none_or(|growth| stays_small(system, row, &of, chain, growth))
             });
             if let Some(chain) = chain {
                 let into = &mut open[chain as usize];
@@ -83,6 +89,10 @@ impl Chains {
                 }
             }
             of[row as usize] = open.len() as u32;
+            if let Some(growth) = &mut growth {
+                // Nobody is substituted in it.
+                stays_small(system, row, &of, open.len() as u32, growth);
+            }
             let needs = parents.to_vec();
             open.push(Open { terms: needs.len(), rows: vec![row], needs });
         }
@@ -105,6 +115,21 @@ impl Chains {
         }
         Self { of, ..chains }
     }
+}
+
+/// Sets the magnitude of a row's equation with the rows of a chain substituted, as [`GROWTH`] has it; whether it may be.
+fn stays_small(system: &System, row: u32, of: &[u32], chain: u32, growth: &mut [f64]) -> bool {
+    let (parents, values) = system.triangular.row(row as usize);
+    let (mut plain, mut grown) = (1.0, 1.0);
+    for (&parent, &value) in parents.iter().zip(values) {
+        let factor = coefficient(&system.triangular, row as usize, value).abs();
+        let substituted = of[parent as usize] == chain;
+        plain += factor;
+        grown += factor * if substituted { growth[parent as usize] } else { 1.0 };
+    }
+    growth[row as usize] = grown;
+    // Coefficients that overflow cannot be compared, and join nothing.
+    grown <= GROWTH * plain && grown.is_finite()
 }
 
 /// A chain that rows may still join.

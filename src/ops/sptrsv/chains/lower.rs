@@ -62,8 +62,9 @@ impl ChainsLowerer {
 }
 
 fn arrays(shape: &Shape, packed: &Packed) -> Vec<Array> {
-    let Shape { rows, terms } = shape;
-    let name = |what| format!("chains_{what}_{rows}_{terms}");
+    let Shape { rows, terms, substitute } = shape;
+    let substituted = if *substitute { "_substituted" } else { "" };
+    let name = |what| format!("chains_{what}_{rows}_{terms}{substituted}");
     let array = |what, data| Array { name: name(what), data };
     vec![
         array("tasks", ArrayData::U32(packed.tasks.clone())),

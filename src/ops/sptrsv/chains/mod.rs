@@ -4,7 +4,9 @@
 //! need each other and, before that, nearly the same earlier unknowns: supernodes (Ashcraft and Grimes, TOMS 1989; Liu, Ng and Peyton,
 //! SIAM J. Matrix Anal. 1993). A level costs a hop through L2 because its rows wait for those of other warps; a chain costs one hop
 //! and a shuffle a row. What it needs of earlier rows is a dense panel, whose columns are gathered and indexed once for all its rows.
-//! No equation is changed: it is forward substitution row by row.
+//! No equation is changed: it is forward substitution row by row. Or the rows of a chain are substituted in each other beforehand, which
+//! multiplies the panel by the inverse of the chain's triangle (as solvers of supernodal factors do with its diagonal blocks; rounding is
+//! that of rewriting, `slices::rewrite`): then a row waits for no other of its chain.
 
 pub mod chain;
 pub mod lower;

@@ -36,7 +36,7 @@ pub struct Packed {
     pub cols: Arc<[u32]>,
     /// Slots of the first row of partial sums.
     pub partials: Arc<[u32]>,
-    /// Panels, column by column; after that of a chain the columns of its rows but the last.
+    /// Panels, column by column; after that of a chain the columns of its rows but the last: of these rows, or of their part of b.
     pub vals: ArrayData,
     /// What each slot has of b: the factor and the row, which is also the row of x.
     pub scale: ArrayData,
@@ -79,14 +79,14 @@ struct Whole {
     /// What it needs, the first known first.
     needs: Vec<u32>,
     panel: Vec<f64>,
-    /// For each of its rows but the last, what all its rows have of that one.
+    /// For each of its rows but the last, what all its rows have of that one, or of what b gives it.
     inner: Vec<f64>,
 }
 
 /// Divides a system into chains, and these into tasks. A coefficient that the type cannot represent is a refusal.
 pub fn pack(system: &System, shape: &Shape) -> Result<Packed, Refusal> {
     let started = Instant::now();
-    let chains = Chains::of(system, shape.rows as usize);
+    let chains = Chains::of(system, shape.rows as usize, shape.substitute);
     let values: usize = (0..chains.len()).map(|chain| chains.panel(chain)).sum();
     if values > MOST_VALUES {
         return Err(Refusal(format!(
@@ -97,7 +97,13 @@ pub fn pack(system: &System, shape: &Shape) -> Result<Packed, Refusal> {
     let wholes: Vec<Whole> = (0..chains.len())
         .into_par_iter()
         .with_min_len(16)
-        .map(|chain| whole(system, &chains, &depth, chain))
+        .map(|chain| {
+            let mut whole = whole(system, &chains, &depth, chain);
+            if shape.substitute {
+                whole.substitute(chains.rows_of(chain).len());
+            }
+            whole
+        })
         .collect();
     let mut tasks: Vec<Task> = (0..chains.len())
         .into_par_iter()
@@ -142,10 +148,11 @@ pub fn pack(system: &System, shape: &Shape) -> Result<Packed, Refusal> {
 /// Columns of a chain that stay with it, and of each of its parts; `None`: it is one task.
 fn parts(rows: usize, columns: usize, shape: &Shape) -> Option<(usize, usize)> {
     let most = shape.terms as usize;
-    if rows * columns <= most + most / 2 {
+    // With the columns of two whole chains, what is known last is not awaited by a part first.
+    let kept = (most / 2 / rows).max(2 * shape.rows as usize);
+    if rows * columns <= most + most / 2 || columns <= kept + kept / 2 {
         return None;
     }
-    let kept = (most / 2 / rows).max(1);
     let abreast = 32 / rows;
     let a_part = (most / rows).max((columns - kept).div_ceil(MOST_TURNS * abreast));
     Some((kept, a_part))
@@ -194,6 +201,29 @@ fn whole(system: &System, chains: &Chains, depth: &[u32], chain: usize) -> Whole
     }
     let needs = order.into_iter().map(|at| sorted[at as usize]).collect();
     Whole { needs, panel, inner }
+}
+
+impl Whole {
+    /// Substitutes the rows of the chain in each other, the first first: `inner` becomes what is below the diagonal of (I - inner)^-1,
+    /// and the panel is multiplied by that.
+    fn substitute(&mut self, width: usize) {
+        for column in self.panel.chunks_exact_mut(width) {
+            for row in 1..width {
+                let of = |before: usize| self.inner[before * width + row] * column[before];
+                column[row] += (0..row).map(of).sum::<f64>();
+            }
+        }
+        for row in 2..width {
+            // What is right of column `before` is still of the row itself, and the rows between are done.
+            for before in 0..row - 1 {
+                let of = |between: usize| {
+                    self.inner[between * width + row] * self.inner[before * width + between]
+                };
+                let added: f64 = (before + 1..row).map(of).sum();
+                self.inner[before * width + row] += added;
+            }
+        }
+    }
 }
 
 /// The tasks of a chain: partial sums of what is known first, and the chain itself.

@@ -2,7 +2,9 @@
 
 use super::chain::Chains;
 use super::scheme::{FAMILY, Scheme, Shape};
+use crate::domain::problem::Stability;
 use crate::domain::{Candidate, Fixed, Removal, funnel};
+use crate::ops::sptrsv::slices::Estimate;
 use crate::ops::sptrsv::{Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
@@ -13,11 +15,13 @@ const ROWS: [u32; 4] = [4, 8, 16, 32];
 const TERMS: [u32; 3] = [512, 1024, 4096];
 const UNROLL: [u32; 3] = [2, 4, 8];
 const WARPS: [u32; 4] = [4, 8, 16, 32];
+/// Whether the rows of a chain are substituted in each other.
+const SUBSTITUTE: [u32; 2] = [0, 1];
 
 /// Warps times columns that a lane of each has under way: more would not fit a multiprocessor's registers.
 const MOST_COLUMNS: u32 = 64;
 
-/// Terms from which a system is large: packing it takes so long that it is done for two shapes only.
+/// Terms from which a system is large: packing it takes so long that it is done for two or three shapes only.
 const LARGE: usize = 1_000_000;
 
 /// Chains pay where they leave at most this share of the waits of a row after row.
@@ -28,7 +32,13 @@ pub fn domains() -> Vec<Domain> {
     let ints = |name, values: &[u32]| {
         Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
     };
-    vec![ints("rows", &ROWS), ints("terms", &TERMS), ints("unroll", &UNROLL), ints("warps", &WARPS)]
+    vec![
+        ints("rows", &ROWS),
+        ints("terms", &TERMS),
+        ints("unroll", &UNROLL),
+        ints("warps", &WARPS),
+        ints("substitute", &SUBSTITUTE),
+    ]
 }
 
 /// The whole product, one by one.
@@ -37,11 +47,12 @@ fn every() -> Vec<Scheme> {
     for rows in ROWS {
         for terms in TERMS {
             for unroll in UNROLL {
-                all.extend(WARPS.map(|warps| Scheme {
-                    shape: Shape { rows, terms },
-                    unroll,
-                    warps,
-                }));
+                for warps in WARPS {
+                    all.extend(SUBSTITUTE.map(|substitute| {
+                        let shape = Shape { rows, terms, substitute: substitute == 1 };
+                        Scheme { shape, unroll, warps }
+                    }));
+                }
             }
         }
     }
@@ -69,6 +80,9 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
     if let Some(why) = lacking(system) {
         return Err(why.to_owned());
     }
+    if scheme.shape.substitute && system.problem.stability == Stability::RowWise {
+        return Err("rows are not substituted where each row has to be stable".to_owned());
+    }
     if system.device.compute_major().unwrap_or(0) < 8 {
         return Err("the device has no asynchronous copies to shared memory".to_owned());
     }
@@ -90,7 +104,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 }
 
 /// The family's part of the space.
-pub fn share(system: &System) -> Share {
+pub fn share(system: &System, estimate: &Estimate) -> Share {
     let full = every().len() as u64;
     let empty = |rule: String| Share {
         family: FAMILY,
@@ -103,19 +117,24 @@ pub fn share(system: &System) -> Share {
     if let Some(why) = lacking(system) {
         return empty(format!("{FAMILY}: {why}"));
     }
-    let surveys = surveyed(system, &ROWS);
-    let list = listed(system, &surveys);
+    let surveys = surveyed(system);
+    let list = listed(system, &surveys, estimate);
     let mut scored = predicted(system, &surveys, &list);
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     let rules = vec![
-        "chains: only if they leave at most three quarters of the waits of row after row; two columns a lane only with 32 warps; above \
-         1,000,000 terms chains of 8 or 16 rows and panels of 1024 values"
+        "chains: only if they leave at most three quarters of the waits of row after row; two columns a lane only with 32 warps; 512 \
+         values only with fewer than 32 rows; above 1,000,000 terms chains of 16 rows, or of 8 where none are substituted, and panels \
+         of 1024 values"
+            .to_owned(),
+        "chains: rows are substituted in each other where no row's terms reach 1e6 times the right-hand side, with up to 16 or 32 rows \
+         and panels of 1024 or 4096 values; above 1,000,000 terms 16 rows with the smaller and 32 with the larger"
             .to_owned(),
     ];
     // For a request that asks for the family where the rules leave nothing.
     let spared = match scored.is_empty() {
         true => {
-            let one = Scheme { shape: Shape { rows: 32, terms: 1024 }, unroll: 4, warps: 16 };
+            let shape = Shape { rows: 32, terms: 1024, substitute: false };
+            let one = Scheme { shape, unroll: 4, warps: 16 };
             let can = legal(&one, system).is_ok();
             can.then(|| predicted(system, &surveys, &[one]).pop()).flatten()
         }
@@ -126,11 +145,11 @@ pub fn share(system: &System) -> Share {
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
 /// have removed it. `Share::full` is how many can run.
-pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
-    let surveys = if lacking(system).is_none() { surveyed(system, &ROWS) } else { HashMap::new() };
+pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -> Share {
+    let surveys = if lacking(system).is_none() { surveyed(system) } else { Surveys::new() };
     let listed: HashSet<Scheme> = match lacking(system) {
         Some(_) => HashSet::new(),
-        None => listed(system, &surveys).into_iter().collect(),
+        None => listed(system, &surveys, estimate).into_iter().collect(),
     };
     let asked = |scheme: &Scheme| fixed.is_empty() || fixed.admits(&scheme.candidate());
     let runs = |scheme: &Scheme| legal(scheme, system).is_ok() && asked(scheme);
@@ -147,20 +166,25 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
 }
 
 /// The reduced list, of schemes that can run.
-fn listed(system: &System, surveys: &HashMap<u32, Survey>) -> Vec<Scheme> {
+fn listed(system: &System, surveys: &Surveys, estimate: &Estimate) -> Vec<Scheme> {
     let levels = system.levels.widths.len();
     if levels < 2 {
         return Vec::new();
     }
-    let waits = |rows: u32| surveys.get(&rows).map_or(f64::INFINITY, |survey| survey.waits);
-    let longest = ROWS[ROWS.len() - 1];
-    if waits(longest) > WAITS_LEFT * levels as f64 {
+    let longest = (ROWS[ROWS.len() - 1], false);
+    let waits = surveys.get(&longest).map_or(f64::INFINITY, |survey| survey.waits);
+    if waits > WAITS_LEFT * levels as f64 {
         return Vec::new();
     }
     let large = system.triangular.nnz() + system.triangular.rows() > LARGE;
-    let shape_worth = |shape: &Shape| match large {
-        true => [8, 16].contains(&shape.rows) && shape.terms == 1024,
-        false => true,
+    let tame = !estimate.amplifies();
+    let shape_worth = |shape: &Shape| match (shape.substitute, large) {
+        // Of 32 rows a chain keeps as much as with 1024 values.
+        (false, false) => (shape.rows, shape.terms) != (32, 512),
+        (false, true) => (shape.rows == 16 || (shape.rows == 8 && !tame)) && shape.terms == 1024,
+        // Rows that do not follow each other may be many.
+        (true, false) => tame && shape.rows >= 16 && shape.terms >= 1024,
+        (true, true) => tame && [(16, 1024), (32, 4096)].contains(&(shape.rows, shape.terms)),
     };
     let scheme_worth = |scheme: &Scheme| {
         // Fewer columns under way were slower by a third and more wherever registers allow for four.
@@ -181,12 +205,19 @@ struct Survey {
     columns: f64,
 }
 
-fn surveyed(system: &System, rows: &[u32]) -> HashMap<u32, Survey> {
-    rows.par_iter().map(|&rows| (rows, survey(system, rows))).collect()
+/// By the most rows of a chain, and whether they are substituted in each other.
+type Surveys = HashMap<(u32, bool), Survey>;
+
+fn surveyed(system: &System) -> Surveys {
+    let row_wise = system.problem.stability == Stability::RowWise;
+    let substitute: &[bool] = if row_wise { &[false] } else { &[false, true] };
+    let all: Vec<(u32, bool)> =
+        substitute.iter().flat_map(|&substitute| ROWS.map(|rows| (rows, substitute))).collect();
+    all.into_par_iter().map(|how| (how, survey(system, how))).collect()
 }
 
-fn survey(system: &System, rows: u32) -> Survey {
-    let chains = Chains::of(system, rows as usize);
+fn survey(system: &System, (rows, substitute): (u32, bool)) -> Survey {
+    let chains = Chains::of(system, rows as usize, substitute);
     let mut depth = vec![0u32; chains.len()];
     let mut values = 0.0;
     for chain in 0..chains.len() {
@@ -204,13 +235,10 @@ fn survey(system: &System, rows: u32) -> Survey {
 }
 
 /// The schemes with predicted microseconds.
-fn predicted(
-    system: &System,
-    surveys: &HashMap<u32, Survey>,
-    schemes: &[Scheme],
-) -> Vec<(Candidate, f64)> {
+fn predicted(system: &System, surveys: &Surveys, schemes: &[Scheme]) -> Vec<(Candidate, f64)> {
     let of = |scheme: &Scheme| {
-        let survey = surveys.get(&scheme.shape.rows).copied().unwrap_or_default();
+        let how = (scheme.shape.rows, scheme.shape.substitute);
+        let survey = surveys.get(&how).copied().unwrap_or_default();
         (scheme.candidate(), us(scheme, &survey, system))
     };
     schemes.iter().map(of).collect()
@@ -219,8 +247,10 @@ fn predicted(
 /// Predicted microseconds of one call: what waits for each other and the bytes, the longer of the two and a part of the other.
 fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
     let hop = 2.2 * if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
-    // A row of a chain is a shuffle and a multiplication after the one before.
-    let path = survey.waits * hop + 25.0 * system.levels.widths.len() as f64;
+    // A row of a chain is a shuffle and a multiplication after the one before. Substituted rows have the same of each other's part of b,
+    // but do not wait for each other's.
+    let row = if scheme.shape.substitute { 5.0 } else { 25.0 };
+    let path = survey.waits * hop + row * system.levels.widths.len() as f64;
     let warps = f64::from(scheme.warps * system.device.multiprocessors.max(1));
     let turns = survey.chains / warps * 3.0 * hop;
     let value = system.problem.dtype.bytes() as f64;

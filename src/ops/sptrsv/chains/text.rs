@@ -11,6 +11,7 @@ pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
         ("Value", Setting::Type(value(problem))),
         ("kRows", scheme.shape.rows.into()),
         ("kUnroll", scheme.unroll.into()),
+        ("kSubstituted", scheme.shape.substitute.into()),
     ];
     let kernel = kernel(scheme, problem, 0);
     program(&["sptrsv/chains.cuh"], &settings("Solve", &members), &[kernel])

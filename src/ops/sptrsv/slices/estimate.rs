@@ -22,6 +22,7 @@ pub struct Estimate {
     hop_ns: f64,
     multiprocessors: f64,
     reaches: HashMap<Rewrite, Reach>,
+    amplifies: bool,
 }
 
 /// The components of a scheme's estimate.
@@ -57,7 +58,8 @@ impl Estimate {
         let rate = system.device.copy_gbps.max(100.0);
         let hop_ns = if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
         let profile = LevelProfile::of(system);
-        let surveyed = super::space::rewrites(system).into_iter();
+        let amplification = super::space::amplification(system);
+        let surveyed = super::space::rewrites(system, amplification).into_iter();
         Self {
             levels: system.levels.widths.len().max(1) as f64,
             rows: system.triangular.rows().max(1) as f64,
@@ -66,7 +68,13 @@ impl Estimate {
             hop_ns,
             multiprocessors: f64::from(system.device.multiprocessors.max(1)),
             reaches: surveyed.map(|how| (how, survey(&profile, how))).collect(),
+            amplifies: amplification > super::space::AMPLIFIED,
         }
+    }
+
+    /// Whether rewriting loses more digits than it may, so that a rewritten system's solution has to be refined.
+    pub const fn amplifies(&self) -> bool {
+        self.amplifies
     }
 
     /// The rewritings that were surveyed.

@@ -38,7 +38,7 @@ const SEGMENT_TERMS: usize = 1 << 20;
 /// The magnitude is 1 + sum |m_j| g_j over the row's terms, where g_j is the parent's magnitude if it is substituted and else
 /// 1: an upper bound of sum |P_k d_k| + sum |M_k|, and the same however rows of the system are scaled. The tolerance of the
 /// verification leaves about eight bits, and refinement more ([`refine::growth`]).
-const GROWTH: f64 = 256.0;
+pub(in crate::ops::sptrsv) const GROWTH: f64 = 256.0;
 
 /// Memory of the accumulators of all threads together, bytes.
 const ACCUMULATOR_BYTES: usize = 4 << 30;

@@ -49,7 +49,7 @@ const LARGE_WINDOW_NS: [u32; 3] = [250, 500, 1000];
 
 /// Amplification above which solutions are refined: rows that cancel terms of such size are not reproduced by equations that
 /// skip them. Of the development set, systems up to 6e4 rewrite well and those from 4e9 do not.
-const AMPLIFIED: f64 = 1e6;
+pub(super) const AMPLIFIED: f64 = 1e6;
 
 /// Entries per row from which rows are long.
 const LONG_ROWS: f64 = 32.0;
@@ -333,8 +333,12 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
 }
 
 /// How large the terms become that add up to the right-hand side: the largest |t_ij x_j| of a row summed, for b random in
-/// [-1, 1). A function of the system alone, and the same however its rows are scaled together with b.
-fn amplification(system: &System) -> f64 {
+/// [-1, 1). A function of the system alone, and the same however its rows are scaled together with b. 0 where nothing may be or needs
+/// to be rewritten.
+pub(super) fn amplification(system: &System) -> f64 {
+    if system.problem.stability == Stability::RowWise || system.levels.widths.len() <= 1 {
+        return 0.0;
+    }
     let triangular = &system.triangular;
     let b = operand::random_double(triangular.rows(), 1);
     let x = oracle::sptrsv(triangular, &b, 1);
@@ -359,7 +363,7 @@ fn mean_terms(system: &System) -> f64 {
 }
 
 /// Rewritings worth trying; a system of one level has nothing to rewrite.
-pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
+pub(super) fn rewrites(system: &System, amplification: f64) -> Vec<Rewrite> {
     let mut all = vec![Rewrite::of(0, TERMS[0])];
     let row_wise = system.problem.stability == Stability::RowWise;
     if row_wise || system.levels.widths.len() <= 1 {
@@ -371,7 +375,6 @@ pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
         (true, false) => (&LARGE_WINDOW_NS, &TERMS[1..2]),
         (true, true) => (&LARGE_WINDOW_NS, &TERMS[2..]),
     };
-    let amplification = amplification(system);
     let refine = amplification > AMPLIFIED;
     if amplification.is_infinite() {
         return all;
