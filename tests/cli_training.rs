@@ -119,7 +119,7 @@ async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
     // Two systems of this seed that are small: 3375 rows and 896.
     let corpus = |more: &[&str]| {
         let on = ["corpus", "--device", "cpu", "--data", data.to_str().unwrap()];
-        let of = ["--op", "sptrsv", "--seed", "1", "--trials", "8", "--seconds", "1"];
+        let of = ["--op", "sptrsv", "--seed", "1", "--trials", "8", "--seconds", "30"];
         sparsetune(&[&on[..], &of[..], more].concat())
     };
     let dry = out(&corpus(&["--from", "15", "--count", "2", "--dry"]));

@@ -18,7 +18,7 @@ use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Engine, Expected};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
-use sparsetune::ops::spmm::walk::with_equal;
+use sparsetune::ops::spmm::walk::{is_near, with_equal, with_near};
 use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
@@ -75,7 +75,27 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("equal, ragged", equal(&ragged())),
         ("equal, long rows", equal(&long_rows())),
         ("equal, not so", long_rows()),
+        // Kernels for columns of 16 bits, as far from their rows as these allow.
+        ("near, ragged", ragged()),
+        ("near, long rows", long_rows()),
+        ("near, far", far()),
     ]
+}
+
+/// Columns at both ends of what 16 bits hold beside their rows.
+fn far() -> Csr {
+    let (rows, reach) = (40_000usize, 1usize << 15);
+    let columns = |row: usize| {
+        let ends = [row.checked_sub(reach), Some(row), Some(row + reach - 1)];
+        ends.into_iter().flatten().filter(move |&col| col < rows)
+    };
+    let (mut indptr, mut indices) = (vec![0], Vec::new());
+    for row in 0..rows {
+        indices.extend(columns(row).map(|col| col as u32));
+        indptr.push(indices.len());
+    }
+    let values = (0..indices.len()).map(|i| (i % 13) as f64 - 6.0).collect();
+    Csr::new(rows, rows, indptr, indices, values).expect("a matrix")
 }
 
 /// The pattern with one value everywhere.
@@ -140,6 +160,10 @@ impl Tried {
         if name.starts_with("equal") {
             with_equal(&mut candidates);
             candidates.retain(|candidate| candidate.params.contains_key(EQUAL));
+        }
+        if name.starts_with("near") {
+            with_near(&mut candidates, matrix, spmm, true);
+            candidates.retain(is_near);
         }
         let candidates = candidates.into_iter().filter(legal).filter(wanted);
         let vendor = space::vendor(matrix, spmm, &device).into_iter().filter(wanted);

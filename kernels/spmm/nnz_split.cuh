@@ -30,6 +30,15 @@ struct Segments {
     u32* arrived;     // (bundles + cut rows) x column tiles, 0 between calls
 };
 
+// A row that is one segment: `owner` is the row itself.
+constexpr u32 kWholeRow = ~0u;
+
+// The number of the row that a segment belongs to.
+template <typename T>
+__device__ __forceinline__ u32 row_of(const Segments<T>& all, u32 owner, u32 place) {
+    return place == kWholeRow ? owner : __ldg(all.row + owner);
+}
+
 // What a program sets, checked: the same as RowSplitConfig names.
 template <typename Settings>
 struct NnzSplitConfig : RowSplitConfig<Settings> {
@@ -101,9 +110,6 @@ struct Segment {
     }
 };
 
-// A row that is one segment: `owner` is the row itself.
-constexpr u32 kWholeRow = ~0u;
-
 // A group's segment is summed. The last of a bundle's segments to arrive adds them all, and the last of a row's bundles adds
 // those: always in the same order, so that the result does not depend on who arrives when.
 template <typename Config, typename Body, typename T, typename Result>
@@ -135,7 +141,7 @@ __device__ __forceinline__ void finish(Body& body, u32 owner, u32 place, u32 til
 
 // The segment of one group.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols,
+__device__ __forceinline__ void segment(u32 block, u32 tile, const typename Config::Column* __restrict__ cols,
                                         const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
                                         Result* __restrict__ c, u32 rows, u32 n, const Segments<T>& all,
                                         const Scale<Result, Config::kAccumulate>& scale) {
@@ -145,7 +151,9 @@ __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restri
     const u32 at = block * (Config::kBlock / kGroup) + threadIdx.x / kGroup;
     if (at >= all.count) return;
     Body body(dense.tile(tile), dense.stride, n - tile * Own::Part::kTile);
-    body.run(cols, vals, __ldg(all.bounds + 2 * at), __ldg(all.bounds + 2 * at + 1));
+    u32 row = 0;
+    if constexpr (Config::kNear) row = row_of(all, __ldg(all.owner + at), __ldg(all.place + at));
+    body.run(cols, vals, row, __ldg(all.bounds + 2 * at), __ldg(all.bounds + 2 * at + 1));
     body.combine();
     finish<Config>(body, __ldg(all.owner + at), __ldg(all.place + at), tile, c, rows, n, all, scale);
 }
@@ -170,7 +178,8 @@ struct Turn {
 
 // The segments of long rows, and the other rows as `row_split` computes them.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
+__device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr,
+                                          const typename Config::Column* __restrict__ cols,
                                           const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
                                           Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
                                           u32 chunk, const Segments<T>& segments,

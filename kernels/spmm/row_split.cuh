@@ -78,10 +78,10 @@ struct RowSplit {
 // order (which Output::kColumns needs). Rows with more than `longest` entries are left to other blocks.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
-                                          const u32* __restrict__ cols, const Values<T, Config::kEqual>& vals,
-                                          const Dense<T>& dense, Result* __restrict__ c, const u32* __restrict__ order,
-                                          u32 rows, u32 n, u32 longest,
-                                          const Scale<Result, Config::kAccumulate>& scale) {
+                                          const typename Config::Column* __restrict__ cols,
+                                          const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
+                                          Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
+                                          u32 longest, const Scale<Result, Config::kAccumulate>& scale) {
     using Part = RowSplit<Config>;
     using Body = typename Part::Body;
     constexpr u32 kRows = Config::kRows;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
         const u32 begin = __ldg(row_ptr + row), end = __ldg(row_ptr + row + 1);
         if (end - begin > longest) return;
         Body body(dense.tile(tile), dense.stride, width);
-        body.run(cols, vals, begin, end);
+        body.run(cols, vals, row, begin, end);
         body.combine();
         Part::store(body, c + static_cast<u64>(row) * n + first, width, scale);
     } else {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
             const u32 begin = __ldg(row_ptr + slot), end = __ldg(row_ptr + slot + 1);
             if (end - begin <= longest) {
                 Body body(dense.tile(tile), dense.stride, width);
-                body.run(cols, vals, begin, end);
+                body.run(cols, vals, slot, begin, end);
                 body.combine();
                 Part::put(body, sums, at);
             }

@@ -77,7 +77,7 @@ struct Member : Segment<Config> {
 
 // The segment of one team. Each warp sums a part; the first adds them, always in the same order.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void team_segment(u32 block, u32 tile, const u32* __restrict__ cols,
+__device__ __forceinline__ void team_segment(u32 block, u32 tile, const typename Config::Column* __restrict__ cols,
                                              const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
                                              Result* __restrict__ c, u32 rows, u32 n, const Segments<T>& all,
                                              const Scale<Result, Config::kAccumulate>& scale) {
@@ -92,7 +92,9 @@ __device__ __forceinline__ void team_segment(u32 block, u32 tile, const u32* __r
     const u32 owner = __ldg(all.owner + at), place = __ldg(all.place + at);
     const u32 width = n - tile * kTile;
     Body body(dense.tile(tile), dense.stride, width);
-    body.run(cols, vals, begin + length * member / kTeam, begin + length * (member + 1) / kTeam);
+    u32 row = 0;
+    if constexpr (Config::kNear) row = row_of(all, owner, place);
+    body.run(cols, vals, row, begin + length * member / kTeam, begin + length * (member + 1) / kTeam);
     body.combine();
     if constexpr (kTeam > 1) {
         __shared__ alignas(16) Sum<T> sums[Config::kWarps * kTile];
@@ -107,7 +109,8 @@ __device__ __forceinline__ void team_segment(u32 block, u32 tile, const u32* __r
 // The segments of long rows, and the other rows as `row_split` computes them. `heavy_first` is the number of long rows if
 // `order` begins with them, else 0.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void row_teams(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
+__device__ __forceinline__ void row_teams(const u32* __restrict__ row_ptr,
+                                          const typename Config::Column* __restrict__ cols,
                                           const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
                                           Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
                                           u32 heavy, u32 heavy_first, const Segments<T>& segments,

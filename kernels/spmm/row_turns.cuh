@@ -11,7 +11,8 @@ namespace sparsetune {
 
 // The rows of block `blockIdx.x`, which follow each other in `order`, as row_split computes them.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
-__device__ __forceinline__ void row_turns(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
+__device__ __forceinline__ void row_turns(const u32* __restrict__ row_ptr,
+                                          const typename Config::Column* __restrict__ cols,
                                           const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
                                           Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
                                           u32 turns, const Scale<Result, Config::kAccumulate>& scale) {

@@ -27,6 +27,17 @@ struct Values<T, true> {
     const u32* equal;
 };
 
+// How the columns of the entries of A are stored: as numbers, or as signed distances from the row's own number, of 16 bits, where
+// none is larger. These take half the bytes, and no load more.
+template <bool kNear>
+struct ColumnOf {
+    using Type = u32;
+};
+template <>
+struct ColumnOf<true> {
+    using Type = u16;
+};
+
 // What a program sets of a walk, checked, and what follows from it.
 //   Value        type of the elements of A and B
 //   Result       type of the elements of C: Value, or what it is summed in
@@ -37,11 +48,13 @@ struct Values<T, true> {
 //   kUnroll      entries of A in flight per thread
 //   kFetch       how the entries of A come to the threads
 //   kEqual       whether a word tells that all values of A may be equal
+//   kNear        whether columns are distances from the row's own number
 //   kFull        whether the columns of C fill all tiles, so that no column is checked
 //   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
 template <typename Settings>
 struct WalkShape : Settings {
     using Value = typename Settings::Value;
+    using Column = typename ColumnOf<Settings::kNear>::Type;
     static constexpr int kLanes = Settings::kLanes, kWays = Settings::kWays;
     static constexpr int kVec = Settings::kVec, kCols = Settings::kCols, kUnroll = Settings::kUnroll;
     static constexpr int kGroup = kLanes * kWays;               // threads that share a run of entries
@@ -59,6 +72,7 @@ struct WalkShape : Settings {
 template <typename Config>
 struct Walk {
     using T = typename Config::Value;
+    using Column = typename Config::Column;
     static constexpr int kLanes = Config::kLanes, kWays = Config::kWays, kGroup = Config::kGroup;
     static constexpr int kVec = Config::kVec, kCols = Config::kCols, kUnroll = Config::kUnroll;
     static constexpr bool kFull = Config::kFull;
@@ -66,6 +80,7 @@ struct Walk {
     const char* __restrict__ b;  // first column of this lane in row 0 of B
     u32 stride;                  // bytes from a row of B to the next
     u32 way;                     // which of the ways this thread walks
+    u32 own;                     // the number of the row, from which near columns are counted
     T one;                       // the value of all entries, where they are equal
     bool inside[kCols];          // whether each vector lies within the columns
     Sums<T, kVec> acc[kCols];
@@ -85,9 +100,10 @@ struct Walk {
     // This lane's first column within the tile.
     static __device__ __forceinline__ u32 first_column() { return threadIdx.x % kLanes * kVec; }
 
-    // Adds the entries `k` to `end` of A.
-    __device__ __forceinline__ void run(const u32* __restrict__ cols, const Values<T, Config::kEqual>& vals, u32 k,
-                                        u32 end) {
+    // Adds the entries `k` to `end` of A, which are of row `row`.
+    __device__ __forceinline__ void run(const Column* __restrict__ cols, const Values<T, Config::kEqual>& vals, u32 row,
+                                        u32 k, u32 end) {
+        own = row;
         if constexpr (Config::kEqual) {
             if (__ldg(vals.equal) != 0) {
                 one = load_element(vals.at);
@@ -125,9 +141,18 @@ struct Walk {
 private:
     static __device__ __forceinline__ void nothing() {}
 
+    __device__ __forceinline__ u32 column(const Column* at) const {
+        if constexpr (Config::kNear) {
+            return own + static_cast<u32>(static_cast<int>(static_cast<short>(__ldg(at))));
+        } else {
+            return __ldg(at);
+        }
+    }
+
     // kOne: all values are `one`.
     template <bool kOne>
-    __device__ __forceinline__ void entries(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+    __device__ __forceinline__ void entries(const Column* __restrict__ cols, const T* __restrict__ vals, u32 k,
+                                            u32 end) {
         if constexpr (Config::kFetch == Fetch::kShuffle) {
             shuffled<kOne>(cols, vals, k, end);
         } else if constexpr (Config::kFetch == Fetch::kAhead) {
@@ -172,7 +197,8 @@ private:
 
     // Each lane reads A for itself: neighbouring addresses in the group, one transaction.
     template <bool kOne>
-    __device__ __forceinline__ void direct(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+    __device__ __forceinline__ void direct(const Column* __restrict__ cols, const T* __restrict__ vals, u32 k,
+                                           u32 end) {
         u32 col[kUnroll];
         T val[kUnroll];
         constexpr u32 kStep = kUnroll * kWays;
@@ -183,7 +209,7 @@ private:
         for (cols += k, vals += k; left > kStep - kWays; cols += kStep, vals += kStep) {
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
-                col[u] = __ldg(cols + u * kWays);
+                col[u] = column(cols + u * kWays);
                 val[u] = value<kOne>(vals + u * kWays);
             }
             accumulate<true>(col, val, kStep, nothing);
@@ -197,7 +223,7 @@ private:
 
     // As `direct`, one step ahead: the loads of A and those of B do not wait for each other.
     template <bool kOne>
-    __device__ __forceinline__ void ahead(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+    __device__ __forceinline__ void ahead(const Column* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
         constexpr u32 kStep = kUnroll * kWays;
         k += way;
         u32 left = end > k ? end - k : 0;
@@ -223,12 +249,12 @@ private:
 
     // The entries of a step of which `left` are real.
     template <bool kOne>
-    __device__ __forceinline__ void read(const u32* __restrict__ cols, const T* __restrict__ vals, u32 left,
+    __device__ __forceinline__ void read(const Column* __restrict__ cols, const T* __restrict__ vals, u32 left,
                                          u32 (&col)[kUnroll], T (&val)[kUnroll]) const {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (u * kWays < left) {
-                col[u] = __ldg(cols + u * kWays);
+                col[u] = column(cols + u * kWays);
                 val[u] = value<kOne>(vals + u * kWays);
             }
         }
@@ -236,11 +262,12 @@ private:
 
     // The group reads kGroup entries of A at once and hands them round by shuffles.
     template <bool kOne>
-    __device__ __forceinline__ void shuffled(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+    __device__ __forceinline__ void shuffled(const Column* __restrict__ cols, const T* __restrict__ vals, u32 k,
+                                             u32 end) {
         const u32 lane = threadIdx.x % kGroup;
         for (; k < end; k += kGroup) {
             const u32 here = min(static_cast<u32>(kGroup), end - k);
-            const u32 my_col = lane < here ? __ldg(cols + k + lane) : 0;
+            const u32 my_col = lane < here ? column(cols + k + lane) : 0;
             const Sum<T> my_val = !kOne && lane < here ? widen(load_element(vals + k + lane)) : Sum<T>(0);
 #pragma unroll 1
             for (u32 first = 0; first < here; first += kUnroll * kWays) {

@@ -72,14 +72,20 @@ impl Candidate {
         Self { family: family.to_owned(), params: BTreeMap::new() }
     }
 
-    /// The same for a matrix whose values are all equal, if it is for others, and for others if it is for such a matrix.
-    #[must_use]
-    pub fn for_other_values(&self) -> Self {
-        let mut other = self.clone();
-        if other.params.remove(EQUAL).is_none() {
-            other.params.insert(EQUAL.to_owned(), Param::Int(1));
+    /// The forms that the candidate has for matrices of every kind: this one first, then those with and without [`EQUAL`] and [`NEAR`].
+    pub fn forms(&self) -> Vec<Self> {
+        let mut forms = vec![self.clone()];
+        for name in [EQUAL, NEAR] {
+            let toggled = |form: &Self| {
+                let mut other = form.clone();
+                if other.params.remove(name).is_none() {
+                    other.params.insert(name.to_owned(), Param::Int(1));
+                }
+                other
+            };
+            forms.extend(forms.iter().map(toggled).collect::<Vec<_>>());
         }
-        other
+        forms
     }
 
     /// This candidate with another integer parameter.
@@ -142,6 +148,10 @@ impl Candidate {
 /// values are equal they do, and nobody chooses.
 pub const EQUAL: &str = "equal";
 
+/// The parameter of kernels that read columns of 16 bits, as distances from the row's own number. Where the matrix allows it and the
+/// product is so narrow that it pays, only candidates that would need no preparation are also listed without it.
+pub const NEAR: &str = "near";
+
 /// The family name of every candidate that runs a vendor's routine.
 pub const VENDOR: &str = "vendor";
 /// The family name of the kernels that solve approximately.
@@ -188,5 +198,30 @@ impl fmt::Display for Param {
 impl fmt::Display for CandidateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_candidate_has_forms_for_all_matrices() {
+        let plain = Candidate::new("row_split").with("lanes", 4);
+        let near = plain.clone().with(NEAR, 1);
+        let of = |candidate: &Candidate| candidate.forms();
+        assert_eq!(of(&near)[0], near, "its own comes first");
+        for form in of(&near) {
+            let mut all = of(&form);
+            all.sort();
+            let mut expected = [
+                plain.clone(),
+                plain.clone().with(EQUAL, 1),
+                near.clone(),
+                near.clone().with(EQUAL, 1),
+            ];
+            expected.sort();
+            assert_eq!(all, expected);
+        }
     }
 }

@@ -257,7 +257,7 @@ impl SpmmKernel for ColumnMajor {
                 self.groups().div_ceil(self.in_turn(rows.into())),
                 1,
             ],
-            ..self.kernel(Bound { rows, b_rows, order, equal: None }).step(1, tile.threads)
+            ..self.kernel(Bound { rows, b_rows, order, ..Bound::default() }).step(1, tile.threads)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         Ok(Lowered { arrays, ms, ..Lowered::bare(program) })

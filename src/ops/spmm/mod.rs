@@ -40,7 +40,7 @@ pub use operation::SpmmOperation;
 use super::operation::TunableProblem;
 use super::{Figures, Narrowing, Space};
 use crate::domain::{
-    Candidate, CandidateId, Device, DeviceKind, Intensity, KernelFigures, Removal, Spmm,
+    Candidate, CandidateId, Device, DeviceKind, FunnelStep, Intensity, KernelFigures, Removal, Spmm,
 };
 use crate::search::{self, Draw, Pruned};
 use crate::sparse::Csr;
@@ -57,6 +57,12 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     if device.kind == DeviceKind::Cuda && matrix.has_equal_values() {
         walk::with_equal(&mut all);
     }
+    if device.kind == DeviceKind::Cuda {
+        // Values that are fixed may be those of the other form, and the full space has every form.
+        let both = narrowing.asks_for_values() || narrowing.full.is_some();
+        walk::with_near(&mut all, matrix, problem, both);
+    }
+    let never = never.map(|step| FunnelStep { left: all.len() as u64, ..step });
     let compiled = compiled(&all, problem, device, &narrowing.figures);
     let mut constraints = constraints::all(&inspection, problem, device, compiled);
     if narrowing.asks() {

@@ -113,8 +113,8 @@ impl Family for NnzSplits {
         }
     }
 
-    fn complexity(&self, _: &Candidate) -> u32 {
-        3
+    fn complexity(&self, candidate: &Candidate) -> u32 {
+        3 + u32::from(walk::is_near(candidate))
     }
 }
 

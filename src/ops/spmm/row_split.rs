@@ -86,7 +86,7 @@ impl Family for RowSplits {
     }
 
     fn complexity(&self, candidate: &Candidate) -> u32 {
-        1 + u32::from(is_ordered(candidate))
+        1 + u32::from(is_ordered(candidate)) + u32::from(walk::is_near(candidate))
     }
 }
 
@@ -108,10 +108,11 @@ impl SpmmKernel for RowSplit {
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let (mut arrays, order, mut ms) = row_order(shared, walk.order);
         let equal = walk.add_equal(shared, &mut arrays, &mut ms);
+        let near = walk.add_near(shared, &mut arrays, &mut ms)?;
         let (mut steps, scratch) = walk.stage((rows, b_rows), &shared.device)?;
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
-            ..self.kernel(Bound { rows, b_rows, order, equal }).step(1, walk.block)
+            ..self.kernel(Bound { rows, b_rows, order, equal, near }).step(1, walk.block)
         });
         steps.extend(walk.unstage(rows));
         let program = CudaProgram::of_steps(self.source(), steps);

@@ -191,7 +191,7 @@ impl Family for RowTeams {
     }
 
     fn complexity(&self, candidate: &Candidate) -> u32 {
-        3 + u32::from(is_ordered(candidate))
+        3 + u32::from(is_ordered(candidate)) + u32::from(walk::is_near(candidate))
     }
 }
 

@@ -114,7 +114,7 @@ impl Family for RowTurns {
     }
 
     fn complexity(&self, candidate: &Candidate) -> u32 {
-        1 + u32::from(is_ordered(candidate))
+        1 + u32::from(is_ordered(candidate)) + u32::from(walk::is_near(candidate))
     }
 }
 
@@ -148,9 +148,10 @@ impl SpmmKernel for RowTurn {
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let (mut arrays, order, mut ms) = row_order(shared, walk.order);
         let equal = walk.add_equal(shared, &mut arrays, &mut ms);
+        let near = walk.add_near(shared, &mut arrays, &mut ms)?;
         let step = Step {
             grid: [rows.div_ceil(walk.groups() * self.turns), walk.column_tiles(), 1],
-            ..self.kernel(Bound { rows, b_rows, order, equal }).step(1, walk.block)
+            ..self.kernel(Bound { rows, b_rows, order, equal, near }).step(1, walk.block)
         };
         let program = CudaProgram::of(self.source(), step);
         Ok(Lowered { arrays, ms, ..Lowered::bare(Program::Cuda(program)) })

@@ -214,7 +214,8 @@ pub fn lower(
     scratch.extend(segments.scratch(walk, &shared.device)?);
     let mut ms = cut_ms + order_ms;
     let equal = walk.add_equal(shared, &mut arrays, &mut ms);
-    let entry = kernel(Bound { rows, b_rows, order, equal }, &segments, &named);
+    let near = walk.add_near(shared, &mut arrays, &mut ms)?;
+    let entry = kernel(Bound { rows, b_rows, order, equal, near }, &segments, &named);
     steps.push(Step {
         grid: [blocks(&segments, rows), walk.column_tiles(), 1],
         ..entry.step(1, walk.block)

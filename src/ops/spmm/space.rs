@@ -95,8 +95,11 @@ fn fitting_blocks(matrix: &Csr, problem: &Spmm) -> impl Iterator<Item = usize> {
     BLOCK_SIZES.into_iter().take_while(fits)
 }
 
-/// Columns for which [`kernel_texts`] has those for matrices of equal values, too: in one tile, in tiles with a tail, in whole tiles.
+/// Columns of C for which [`kernel_texts`] has those for matrices of equal values, too: in one tile, in tiles with a tail, in whole tiles.
 const EQUAL_COLUMNS: [u32; 3] = [8, 33, 128];
+
+/// Columns of C for which it has the texts that read near columns, too.
+const NEAR_PROBLEMS: [u32; 2] = [1, 8];
 
 /// The distinct CUDA texts that this space compiles for typical problems, with a label: tests compile them without a GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
@@ -107,6 +110,11 @@ pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
             let mut equal = all.clone();
             walk::with_equal(&mut equal);
             all.extend(equal);
+        }
+        if NEAR_PROBLEMS.contains(&problem.n) {
+            let mut near = all.clone();
+            walk::with_near(&mut near, &Csr::empty(), problem, false);
+            all.extend(near);
         }
         for candidate in all {
             let Some(kernel) = family::kernel(&candidate, problem) else { continue };

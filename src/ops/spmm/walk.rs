@@ -4,22 +4,21 @@
 use super::family::{Beyond, RowOrder, Tile, among, count, order, order_serves, width_serves};
 use super::inspect::Inspection;
 use super::model::{STAGE_US, Work};
-use super::phrases;
-use super::shared::{Shared, array};
 use super::text::{self, element, elements, output};
-use crate::domain::candidate::EQUAL;
-use crate::domain::catalog::family::{Parameter, Values};
-use crate::domain::recipe::{Arg, Array, ArrayData, EQUAL_VALUES};
-use crate::domain::{Candidate, Layout, Param, Spmm};
-use crate::ops::family::{Meaning, parameters};
+use crate::domain::candidate::{EQUAL, NEAR};
+use crate::domain::recipe::Arg;
+use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::program::{EntryPoint, Operand, Setting, aggregate, number, parameter};
 use crate::search::domain::{Domain, chosen};
 use dense::STAGED_COLUMNS;
 use std::sync::LazyLock;
 
 mod dense;
+mod near;
+mod reading;
 
 pub use dense::Dense;
+pub use reading::{described, is_near, with_equal, with_near};
 
 /// Static shared memory that any block may have without opting in, bytes.
 pub const STATIC_SHARED: u32 = 48 << 10;
@@ -38,6 +37,8 @@ pub struct Walk {
     pub dense: Dense,
     /// Whether a word tells that all values may be equal.
     pub equal: bool,
+    /// Whether columns are stored as distances from their row.
+    pub near: bool,
     pub problem: Spmm,
 }
 
@@ -77,6 +78,8 @@ pub struct Bound {
     pub order: Option<usize>,
     /// The array of the word that tells whether all values are equal; none where the walk has no such word.
     pub equal: Option<usize>,
+    /// The array of columns as distances from their rows; none where the walk reads their numbers.
+    pub near: Option<usize>,
 }
 
 /// The domains of a walk, as the headers' `tune:` lines list them.
@@ -93,28 +96,6 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
         Domain::texts("b", &["given", "staged", "both"]),
     ]
 });
-
-/// The parameters of a family of walks: those of its domains, and [`EQUAL`].
-pub fn described(domains: &[Domain], own: &[Meaning]) -> Vec<Parameter> {
-    let mut all = parameters(domains, &[own, &phrases::WALK[..]].concat());
-    all.push(Parameter {
-        name: EQUAL,
-        values: Values::Among(vec![Param::Int(1)]),
-        meaning: "1 where all values of the matrix are equal: one of them is read instead of all",
-    });
-    all
-}
-
-/// Walks of `candidates` for a matrix whose values are all equal: each has a word beside the values that says so.
-pub fn with_equal(candidates: &mut [Candidate]) {
-    let walks = candidates.iter_mut().filter(|candidate| is_walk(candidate));
-    walks.for_each(|candidate| *candidate = candidate.clone().with(EQUAL, 1));
-}
-
-/// No other family has this parameter.
-fn is_walk(candidate: &Candidate) -> bool {
-    candidate.params.contains_key("fetch")
-}
 
 /// The candidates of a family over these domains that make sense for a problem. Values that the problem determines are fixed
 /// before the product is formed: the whole product has tens of thousands of members.
@@ -156,8 +137,12 @@ fn by_columns(problem: &Spmm) -> bool {
 impl Walk {
     /// `None` if a parameter is missing, or has a value that is not in its family's domain.
     pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
-        let said = candidate.params.contains_key(EQUAL);
-        if !among(candidate, domains) || (said && candidate.int(EQUAL) != Some(1)) {
+        // What candidates have only if it is so.
+        let said = |name| match candidate.params.contains_key(name) {
+            true => (candidate.int(name) == Some(1)).then_some(true),
+            false => Some(false),
+        };
+        if !among(candidate, domains) {
             return None;
         }
         let int = |name| count(candidate, name);
@@ -171,7 +156,8 @@ impl Walk {
             fetch: Fetch::of(candidate)?,
             order: order(candidate)?,
             dense: Dense::of(candidate)?,
-            equal: said,
+            equal: said(EQUAL)?,
+            near: said(NEAR)?,
             problem: *problem,
         })
     }
@@ -318,32 +304,18 @@ impl Walk {
             longest_walk: seen.longest_row as f64 / ways,
             lockstep: seen.groups(32 / self.group(), by_length).lockstep,
             framed: combined,
-            // A line or two of values a run are in the caches.
-            a_bytes: plain.a_bytes - if self.equal { seen.nnz as f64 * element } else { 0.0 },
+            // Of equal values a line or two a run are in the caches; near columns take half the bytes.
+            a_bytes: plain.a_bytes
+                - if self.equal { seen.nnz as f64 * element } else { 0.0 }
+                - if self.near { seen.nnz as f64 * 2.0 } else { 0.0 },
             staged_bytes: b + c,
             after_us: turning_us,
             ..plain
         }
     }
 
-    /// Adds the word that tells whether all values of the matrix are equal to a program's arrays, and the milliseconds that looking
-    /// took, where the walk has it: its place among them.
-    pub fn add_equal(
-        &self,
-        shared: &mut Shared,
-        arrays: &mut Vec<Array>,
-        ms: &mut f64,
-    ) -> Option<usize> {
-        self.equal.then(|| {
-            let (equal, looked_ms) = shared.has_equal_values();
-            *ms += looked_ms;
-            arrays.push(array(EQUAL_VALUES, ArrayData::U32([u32::from(equal)].into())));
-            arrays.len() - 1
-        })
-    }
-
     /// What a program sets in the kernel's configuration.
-    fn settings(&self) -> [(&'static str, Setting); 10] {
+    fn settings(&self) -> [(&'static str, Setting); 11] {
         let n = self.problem.n;
         let output = match () {
             () if self.writes_columns() => "kColumns",
@@ -359,6 +331,7 @@ impl Walk {
             ("kBlock", self.block.into()),
             ("kFetch", Setting::Enumerator("Fetch", self.fetch.enumerator())),
             ("kEqual", self.equal.into()),
+            ("kNear", self.near.into()),
             ("kFull", n.is_multiple_of(self.columns()).into()),
             ("kOut", Setting::Enumerator("Output", output)),
         ]
@@ -383,9 +356,13 @@ impl Walk {
             let word = bound.equal.map_or(Arg::NULL, Arg::Array);
             values.push(parameter("const u32*", "equal", word));
         }
+        let cols = match self.near {
+            false => parameter("const u32*", "cols", Arg::ColIdx),
+            true => parameter("const u16*", "cols", bound.near.map_or(Arg::NULL, Arg::Array)),
+        };
         vec![
             parameter("const u32*", "row_ptr", Arg::RowPtr),
-            parameter("const u32*", "cols", Arg::ColIdx),
+            cols,
             aggregate(format!("Values<{}, {}>", element(dtype), self.equal), values),
             aggregate(format!("Dense<{}>", element(dtype)), dense),
             self.output(),

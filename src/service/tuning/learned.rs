@@ -121,8 +121,7 @@ impl Session<'_> {
         };
         for (distance, candidate) in near {
             let known = |it: &Candidate| context.predicted.contains_key(&it.id());
-            let forms = [candidate.clone(), candidate.for_other_values()];
-            let Some(candidate) = forms.into_iter().find(known) else { continue };
+            let Some(candidate) = candidate.forms().into_iter().find(known) else { continue };
             if distance <= bound {
                 let message =
                     format!("{candidate} won on a matrix {distance:.3} away: tried first");
