@@ -1,0 +1,446 @@
+//! The kernels' own texts, run on the host thread by thread, against the oracle: every index, barrier and shuffle, without a GPU.
+//!
+//! A C++ compiler takes a text with the words of CUDA defined (`fixture/host_kernel.hpp`), in which instructions of the device are
+//! replaced by what they do; one that nobody has written for the host ends the run. What such a run cannot see is whatever comes of
+//! threads that run at the same time, of registers, and of the device's own arithmetic: kernels of tensor cores and of half types are
+//! left to `cuda_kernels.rs`, which needs a device.
+
+#[path = "fixture/gpu.rs"]
+mod gpu;
+
+use gpu::gpu;
+use rayon::prelude::*;
+use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe};
+use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Problem, Spmm, Sptrsv};
+use sparsetune::ops::spmm::constraints::is_legal;
+use sparsetune::ops::spmm::walk::{is_near, with_equal, with_near};
+use sparsetune::ops::spmm::{SpmmLowerer, family, space};
+use sparsetune::ops::sptrsv::{SptrsvLowerer, System};
+use sparsetune::ops::{Kernels, Lowerer, Narrowing, of};
+use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::{Csr, operand, oracle};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+/// Instructions by what their text contains, and what they do where the header has them; the names are the header's.
+const INSTRUCTIONS: [(&str, &str); 8] = [
+    (
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;",
+        "host_kernel::copy(place, bytes ? from : b, bytes)",
+    ),
+    (
+        "cp.async.cg.shared.global [%0], [%1], 16;",
+        "host_kernel::copy(place + 16 * i, bytes + 16ull * i, 16)",
+    ),
+    ("cp.async.wait_all;", "(void)0"),
+    ("fence.acq_rel.gpu;", "(void)0"),
+    ("bar.sync %0, %1;", "host_kernel::named_barrier(kId + 1, kThreads)"),
+    ("mov.u64 %0, %%globaltimer;", "now = 0"),
+    ("ld.relaxed.gpu.global.u", "(host_kernel::give_way(), word = *at)"),
+    ("st.relaxed.gpu.global.u", "*at = word"),
+];
+
+/// Kernels that no host can run: tensor cores, and clusters.
+const NOT_HERE: [&str; 4] = ["spmm.tca", "spmm.condensed_tc", "spmm.expanded_tc", "vendor"];
+
+/// A text for the host's compiler.
+fn for_the_host(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("asm") {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let after = from["asm".len()..].trim_start();
+        let after = after.strip_prefix("volatile").unwrap_or(after).trim_start();
+        let is_word = before.chars().last().is_none_or(|last| !last.is_alphanumeric());
+        if !is_word || !after.starts_with('(') {
+            out.push_str("asm");
+            rest = &from["asm".len()..];
+            continue;
+        }
+        let length = statement(after);
+        let instruction = &after[..length];
+        let known = INSTRUCTIONS.iter().find(|(name, _)| instruction.contains(name));
+        match known {
+            Some((_, does)) => out.push_str(does),
+            None => {
+                let name: String = instruction
+                    .chars()
+                    .filter(|c| c.is_alphanumeric() || " .%".contains(*c))
+                    .take(60)
+                    .collect();
+                write!(out, "host_kernel::unknown(\"{name}\")").unwrap();
+            }
+        }
+        rest = &after[length..];
+    }
+    out.push_str(rest);
+    let shared = |declaration: &str, line: &str| -> Option<String> {
+        let name = line.trim().strip_prefix(declaration)?.strip_suffix("[];")?;
+        let element = if declaration.contains("uint4") { "uint4" } else { "unsigned char" };
+        Some(format!(
+            "static {element}* const {name} = reinterpret_cast<{element}*>(host_kernel::shared);\n"
+        ))
+    };
+    let declarations =
+        ["extern __shared__ uint4 ", "extern __shared__ __align__(16) unsigned char "];
+    out.lines()
+        .map(|line| {
+            let declared = declarations.iter().find_map(|declaration| shared(declaration, line));
+            declared.unwrap_or_else(|| {
+                line.replace("__shared__ alignas(16)", "alignas(16) static") + "\n"
+            })
+        })
+        .collect()
+}
+
+/// Length of a text in parentheses at the beginning, with the strings in it.
+fn statement(text: &str) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => {
+                depth -= 1;
+                if depth == 0 {
+                    return at + 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    panic!("no end of {text:.80}")
+}
+
+/// The headers, for the host's compiler, in a folder.
+fn headers(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let here = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => headers(&path, &here),
+            false => {
+                std::fs::write(here, for_the_host(&std::fs::read_to_string(path).unwrap()))
+                    .unwrap();
+            }
+        }
+    }
+}
+
+/// One kernel on one matrix, with the result that it should have.
+struct Case {
+    label: String,
+    recipe: Recipe,
+    dtype: Dtype,
+    matrix: Arc<Csr>,
+    b: Vec<f64>,
+    expected: Vec<f64>,
+    /// Sizes of the terms of each element.
+    scale: Vec<f64>,
+    /// Of results that are added to C: alpha, beta and what C was.
+    adds: Option<[f64; 3]>,
+    /// Blocks that wait for each other are run as one.
+    one_block: bool,
+}
+
+fn bytes(values: &[f64], dtype: Dtype) -> Vec<u8> {
+    match dtype {
+        Dtype::F64 => values.iter().flat_map(|value| value.to_ne_bytes()).collect(),
+        _ => values.iter().flat_map(|&value| (value as f32).to_ne_bytes()).collect(),
+    }
+}
+
+impl Case {
+    fn program(&self) -> &CudaProgram {
+        match &self.recipe.program {
+            Program::Cuda(program) => program,
+            other => panic!("{}: {other:?}", self.label),
+        }
+    }
+
+    /// The text with a program that calls it three times, so that scratch memory is used again.
+    fn text(&self, folder: &Path) -> String {
+        let file = |name: &str| format!("\"{}/{name}\"", folder.display());
+        let mut text =
+            "#include \"host_kernel.hpp\"\n".to_owned() + &for_the_host(&self.program().source);
+        text += "int main() {\n    using host_kernel::Array;\n    Array status(16, 0);\n";
+        for name in ["row_ptr", "cols", "vals", "b"] {
+            writeln!(text, "    Array {name}({});", file(name)).unwrap();
+        }
+        for at in 0..self.recipe.arrays.len() {
+            writeln!(text, "    Array array{at}({});", file(&format!("array{at}"))).unwrap();
+        }
+        for (at, scratch) in self.recipe.scratch.iter().enumerate() {
+            writeln!(
+                text,
+                "    Array scratch{at}({}, {});",
+                scratch.bytes + 64,
+                scratch.fill & 255
+            )
+            .unwrap();
+        }
+        text += "    for (unsigned call = 0; call < 3; ++call) {\n";
+        writeln!(text, "        Array c({});", file("c")).unwrap();
+        for step in &self.program().steps {
+            let [x, y, _] = if self.one_block { [1, 1, 1] } else { step.grid };
+            let args: Vec<String> = step.args.iter().map(|arg| self.argument(arg)).collect();
+            let (threads, shared, entry) = (step.block[0], step.shared_bytes, &step.entry);
+            let args = args.join(", ");
+            writeln!(text, "        host_kernel::launch({{{x}, {y}, 1}}, {{{threads}, 1, 1}}, {shared}, [&] {{ {entry}({args}); }});").unwrap();
+        }
+        writeln!(text, "        c.write({} + std::to_string(call));\n    }}\n}}", file("result"))
+            .unwrap();
+        text
+    }
+
+    fn argument(&self, arg: &Arg) -> String {
+        let [alpha, beta, _] = self.adds.unwrap_or_default();
+        match arg {
+            Arg::RowPtr => "row_ptr".to_owned(),
+            Arg::ColIdx => "cols".to_owned(),
+            Arg::Values => "vals".to_owned(),
+            Arg::B => "b".to_owned(),
+            Arg::C => "c".to_owned(),
+            Arg::Array(at) => format!("array{at}"),
+            Arg::Scratch(at) => format!("scratch{at}"),
+            Arg::Turn { even, odd } => format!("(call % 2 == 0 ? scratch{even} : scratch{odd})"),
+            Arg::Epoch => "call + 1".to_owned(),
+            Arg::DeadlineNs => "1000000000ull".to_owned(),
+            Arg::Status => "status".to_owned(),
+            Arg::U32(value) => format!("{value}u"),
+            Arg::U64(value) => format!("{value}ull"),
+            Arg::F32(value) => format!("{value:?}f"),
+            Arg::Alpha => alpha.to_string(),
+            Arg::Beta => beta.to_string(),
+            Arg::Diagonal => panic!("{}: no kernel of a recipe has it", self.label),
+        }
+    }
+
+    /// What is wrong, if anything is.
+    fn run(&self, folder: &Path, headers: &Path) -> Option<String> {
+        std::fs::create_dir_all(folder).unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(folder.join(name), bytes).unwrap();
+        let words = |words: &mut dyn Iterator<Item = u32>| -> Vec<u8> {
+            words.flat_map(u32::to_ne_bytes).collect()
+        };
+        write("row_ptr", &words(&mut self.matrix.indptr().iter().map(|&at| at as u32)));
+        write("cols", &words(&mut self.matrix.indices().iter().copied()));
+        write("vals", &bytes(self.matrix.values(), self.dtype));
+        write("b", &bytes(&self.b, self.dtype));
+        let before = self.adds.map_or(f64::NAN, |[.., before]| before);
+        write("c", &bytes(&vec![before; self.expected.len()], self.dtype));
+        for (at, array) in self.recipe.arrays.iter().enumerate() {
+            write(&format!("array{at}"), array.data.bytes());
+        }
+        write("main.cpp", self.text(folder).as_bytes());
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
+        let mut compiler = Command::new("c++");
+        compiler.current_dir(folder).args(["-std=c++20", "-O1", "-w", "-o", "main", "main.cpp"]);
+        compiler.arg("-I").arg(headers).arg("-I").arg(fixture);
+        for mut command in [compiler, Command::new(folder.join("main"))] {
+            let ran = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+            if !ran.status.success() {
+                let said = String::from_utf8_lossy(&ran.stderr);
+                return Some(format!("{}: {said:.2000}", self.label));
+            }
+        }
+        (0..3).find_map(|call| {
+            self.check(&std::fs::read(folder.join(format!("result{call}"))).unwrap(), call)
+        })
+    }
+
+    fn check(&self, result: &[u8], call: usize) -> Option<String> {
+        let found: Vec<f64> = match self.dtype {
+            Dtype::F64 => result
+                .chunks_exact(8)
+                .map(|it| f64::from_ne_bytes(it.try_into().unwrap()))
+                .collect(),
+            _ => result
+                .chunks_exact(4)
+                .map(|it| f32::from_ne_bytes(it.try_into().unwrap()).into())
+                .collect(),
+        };
+        assert_eq!(found.len(), self.expected.len());
+        let most = if self.dtype == Dtype::F64 { 1e-11 } else { 1e-4 };
+        found.iter().enumerate().find_map(|(at, found)| {
+            let expected = match self.adds {
+                Some([alpha, beta, before]) => alpha * self.expected[at] + beta * before,
+                None => self.expected[at],
+            };
+            let near = (found - expected).abs() <= most * (1.0 + self.scale[at]);
+            (!near).then(|| {
+                format!("{}: call {call}, element {at} is {found}, not {expected}", self.label)
+            })
+        })
+    }
+}
+
+/// Rows of lengths 0, 1, 2, ... and one that is full, over a shape that divides by nothing.
+fn ragged() -> Csr {
+    let (rows, cols) = (133usize, 401usize);
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for row in 0..rows {
+        let length = match row {
+            13 => cols,
+            _ if row % 5 == 0 => 0,
+            _ => row % 41,
+        };
+        for i in 0..length {
+            indices.push((i * cols / length) as u32);
+            values.push((row as f64 - i as f64) / 7.0);
+        }
+        indptr.push(indices.len());
+    }
+    Csr::new(rows, cols, indptr, indices, values).unwrap()
+}
+
+/// For each kernel at most some of its candidates, spread over all, with what they are lowered to.
+fn chosen(
+    problem: &Problem,
+    all: Vec<Candidate>,
+    most: usize,
+    lowerer: &mut dyn Lowerer,
+) -> Vec<Recipe> {
+    let kernels = Kernels::of(problem, DeviceKind::Cuda);
+    let mut by_kernel: BTreeMap<&str, Vec<Candidate>> = BTreeMap::new();
+    for candidate in all {
+        let Some(family) = kernels.find(&candidate) else { continue };
+        by_kernel.entry(family.descriptor().id.0).or_default().push(candidate);
+    }
+    by_kernel.retain(|id, _| !NOT_HERE.contains(id));
+    let mut spread = |of: Vec<Candidate>| {
+        let step = of.len().div_ceil(most + 1).max(1);
+        // Where a matrix has nothing for one, the next may do.
+        let from = |first: usize| of[first..].iter().find_map(|it| lowerer.lower(it).ok());
+        (step / 2..of.len()).step_by(step).take(most).filter_map(from).collect::<Vec<_>>()
+    };
+    by_kernel.into_values().flat_map(&mut spread).collect()
+}
+
+fn products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let matrix = Arc::new(ragged());
+    for (n, dtype, layout, accumulate, most) in [
+        (33, Dtype::F32, Layout::Row, false, 2),
+        (64, Dtype::F64, Layout::Row, true, 1),
+        (33, Dtype::F32, Layout::Col, true, 2),
+        (16, Dtype::F64, Layout::Col, false, 1),
+        (3, Dtype::F32, Layout::Row, false, 1),
+        (1, Dtype::F32, Layout::Row, false, 1),
+    ] {
+        let spmm = Spmm { accumulate, ..Spmm::new(n, dtype, layout) };
+        let problem = Problem::Spmm(spmm);
+        let b = operand::random(matrix.cols() * n as usize, 7);
+        let expected = oracle::spmm(&matrix, &b, &spmm);
+        let mut lowerer = SpmmLowerer::new(matrix.clone(), spmm, gpu());
+        let mut all = space::enumerate(&spmm, DeviceKind::Cuda);
+        if n < 8 {
+            with_near(&mut all, &matrix, &spmm, false);
+            all.retain(is_near);
+            with_equal(&mut all);
+        }
+        let legal = |it: &Candidate| {
+            family::kernel(it, &spmm).is_some_and(|kernel| {
+                let tile = kernel.tile();
+                let bytes = u64::from(tile.shared_bytes);
+                is_legal(&tile, &spmm) && bytes <= gpu().shared_bytes_per_block
+            })
+        };
+        all.retain(legal);
+        for recipe in chosen(&problem, all, most, &mut lowerer) {
+            cases.push(Case {
+                label: format!("{} {problem}", recipe.candidate),
+                recipe,
+                dtype,
+                matrix: matrix.clone(),
+                b: b.iter().map(|&value| value.into()).collect(),
+                expected: expected.value.clone(),
+                scale: expected.scale.iter().map(|&scale| scale.into()).collect(),
+                adds: accumulate.then_some([1.5, -0.5, 2.0]),
+                one_block: false,
+            });
+        }
+    }
+    cases
+}
+
+fn solves() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let problem = |dtype, triangle| Sptrsv {
+        rhs: 1,
+        dtype,
+        triangle,
+        diagonal: Diagonal::NonUnit,
+        ..Sptrsv::PLAIN
+    };
+    for (spec, sptrsv) in [
+        ("cholesky_poisson2d:nx=14,ny=13,seed=1", problem(Dtype::F64, Triangle::Lower)),
+        ("ilu0_poisson2d:nx=12,ny=9,seed=1", problem(Dtype::F32, Triangle::Upper)),
+    ] {
+        let matrix = Arc::new(Spec::parse(spec).unwrap().generate().unwrap());
+        let problem = Problem::Sptrsv(sptrsv);
+        let system = System::of(&matrix, &sptrsv, &gpu()).unwrap();
+        let b: Vec<f64> =
+            (0..matrix.rows()).map(|row| f64::from(row as u32 % 17) / 4.0 - 2.0).collect();
+        let expected = oracle::sptrsv(&system.triangular, &b, 1);
+        let mut lowerer = SptrsvLowerer::new(&matrix, sptrsv, gpu()).unwrap();
+        let scored = of(&problem).space(&matrix, &gpu(), &Narrowing::default()).unwrap().scored;
+        let mut all: Vec<Candidate> = scored.into_iter().map(|(candidate, _)| candidate).collect();
+        all.retain(|it| matches!(it.family.as_str(), "chains" | "overlapped"));
+        for recipe in chosen(&problem, all, 4, &mut lowerer) {
+            cases.push(Case {
+                label: format!("{} {problem}", recipe.candidate),
+                recipe,
+                dtype: sptrsv.dtype,
+                matrix: matrix.clone(),
+                b: b.clone(),
+                expected: expected.clone(),
+                scale: expected.iter().map(|x| x.abs()).collect(),
+                adds: None,
+                one_block: true,
+            });
+        }
+    }
+    cases
+}
+
+#[test]
+fn kernels_compute_what_the_oracle_does() {
+    let started = std::time::Instant::now();
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("kernels");
+    headers(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels"), &own);
+    let cases: Vec<Case> = products().into_iter().chain(solves()).collect();
+    let made = started.elapsed();
+    let faults: Vec<String> = cases
+        .par_iter()
+        .enumerate()
+        .filter_map(|(at, case)| case.run(&folder.path().join(at.to_string()), &own))
+        .collect();
+    assert!(faults.is_empty(), "{} of {} cases:\n{}", faults.len(), cases.len(), faults.join("\n"));
+    let families: BTreeSet<String> =
+        cases.iter().map(|case| case.recipe.candidate.family.clone()).collect();
+    println!("{} cases of {families:?}, made in {made:?}", cases.len());
+    let expected =
+        ["chains", "nnz_split", "overlapped", "resident", "row_panel", "row_split", "tiled"];
+    assert!(families.iter().eq(expected.iter()), "{families:?}");
+    for with in ["substitute=1", "near=1", "equal=1", "turns=", "team=", "n1=", "split="] {
+        assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
+    }
+}
+
+#[test]
+fn instructions_are_replaced() {
+    let text = "u32 x;\nasm volatile(\"st.relaxed.gpu.global.u32 [%0], %1;\" ::\"l\"(at), \"r\"(word));\nasm(\"mma.sync (a);\" : \"=r\"(b));\nint plasma(int);\n";
+    let expected =
+        "u32 x;\n*at = word;\nhost_kernel::unknown(\"mma.sync a  rb\");\nint plasma(int);\n";
+    assert_eq!(for_the_host(text), expected);
+}
