@@ -1,10 +1,9 @@
 // Rows of B stationed in shared memory, and rows of A in groups of four entries that walk them: what the families
-// `resident` and `tiled` (with several threads a row) have in common.
+// `resident` and `tiled` (row-major) have in common.
 //
 // Banks: a 128-bit load is served in quarters of a warp, 8 lanes that read 128 bytes. Where a subwarp reads at least 128
 // contiguous bytes of one row with each load, a quarter lies in one row and touches every bank once. Narrower rows put
-// several rows into a quarter, and these meet in the same banks as chance has it. Rows that are written vector by vector, one
-// vector of several rows at a time, are turned: the vectors of a row change places by the row's lowest bits.
+// several rows into a quarter, and these meet in the same banks as chance has it.
 #pragma once
 #include "spmm/element.cuh"
 
@@ -72,14 +71,11 @@ __device__ __forceinline__ void station(uint4* to, const T* __restrict__ b, u32 
 // This thread's copies have arrived; a barrier must follow before others read them.
 __device__ __forceinline__ void stationed_by_me() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// The sums of one row of C that a lane keeps: kPieces vectors of 16 bytes of B's type T, kLanes vectors apart. kTurned: the
-// rows of B in shared memory are turned.
-template <typename T, int kLanes, int kPieces, bool kTurned = false>
+// The sums of one row of C that a lane keeps: kPieces vectors of 16 bytes of B's type T, kLanes vectors apart.
+template <typename T, int kLanes, int kPieces>
 struct RowSums {
     static constexpr int kVec = kInVector<T>;
     static constexpr int kRowVectors = kLanes * kPieces;
-    // Bits of a vector's place that a row turns: within what a subwarp reads at a time, and within the banks.
-    static constexpr u32 kTurns = kTurned ? (kLanes < 8 ? kLanes : 8) - 1 : 0;
     // Pieces of 64 bytes: neighbouring subwarps take each two of them in opposite order, so that a quarter of a warp, which
     // holds two subwarps, reads both halves of the banks.
     static constexpr bool kOpposite = kPieces % 2 == 0 && kLanes == 4;
@@ -90,13 +86,10 @@ struct RowSums {
         for (int p = 0; p < kPieces; ++p) piece[p].zero();
     }
 
-    // Which piece of a row is this lane's p-th, and which vector.
-    __device__ __forceinline__ static u32 part(int p) { return kOpposite ? p ^ (threadIdx.x / kLanes & 1) : p; }
-    __device__ __forceinline__ static u32 vector(int p) { return threadIdx.x % kLanes + kLanes * part(p); }
-
-    // Where a vector of the row of B at `place` is.
-    __device__ __forceinline__ static u32 at(u32 place, u32 vector) {
-        return place * kRowVectors + (vector ^ (place & kTurns));
+    // Which vector of a row is this lane's p-th.
+    __device__ __forceinline__ static u32 vector(int p) {
+        const u32 turned = kOpposite ? p ^ (threadIdx.x / kLanes & 1) : p;
+        return threadIdx.x % kLanes + kLanes * turned;
     }
 
     // Entries kBegin..kEnd of a group, the rows of B of kAtOnce of them in registers at a time.
@@ -108,10 +101,10 @@ struct RowSums {
             Vector<T, kVec> loaded[kAtOnce][kPieces];
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
-                // Turning stays within a piece.
-                const u32 first = at(entries.place(from + i), threadIdx.x % kLanes);
 #pragma unroll
-                for (int p = 0; p < kPieces; ++p) loaded[i][p].set(stationed[first + kLanes * part(p)]);
+                for (int p = 0; p < kPieces; ++p) {
+                    loaded[i][p].set(stationed[entries.place(from + i) * kRowVectors + vector(p)]);
+                }
             }
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {

@@ -1,9 +1,8 @@
-// Tiled SpMM (Tiled SpMM, section 3) with lanes side by side along rows of B: a block gathers the B rows that its rows of A touch into shared memory, stage by stage.
-// From column-major operands the rows of B are put together on the way to shared memory, and those of C are taken apart there.
+// Tiled SpMM (Tiled SpMM, section 3) on row-major operands: a block gathers the B rows that its rows of A touch into shared memory, stage by stage.
 // maps:    block.x -> `rows` rows that share columns or are of about one length and one of `split` shares of their stages; subwarp -> a row; lane -> 16 to 64 bytes of a row of B; block.y -> n1 columns
 // tune:    rows 64 128 | n1 32 64 128 | buffer 128 256 512 | split 1 2 4 8 16 | order natural length similarity radix locality
-// needs:   stages of at most `buffer` distinct columns, entries in groups of four a stage and row with 16-bit places, finite B
-// refuses: more than 1024 threads per block, and less than 128 bytes of a row of column-major operands; any n and any alignment are taken
+// needs:   stages of at most `buffer` distinct columns, entries in groups of four a stage and row with 16-bit places, row-major B and C, finite B
+// refuses: more than 1024 threads per block; any n and any alignment are taken
 #pragma once
 #include "spmm/stationed.cuh"
 
@@ -14,8 +13,7 @@ namespace sparsetune {
 //   Result       type of the elements of C: Value, or what it is summed in
 //   kRows        rows of A per block
 //   kN1          columns of C per block
-//   kColumns     whether B and C are column-major
-//   kAligned     whether rows of row-major B are whole vectors of 16 bytes
+//   kAligned     whether rows of B are whole vectors of 16 bytes
 //   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
 template <typename Settings>
 struct TiledRowConfig : Settings {
@@ -32,12 +30,7 @@ struct TiledRowConfig : Settings {
     static_assert(kLanes >= 4 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                   "a subwarp must be a power of two of lanes within a warp");
     static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block must be whole warps, and at most 32");
-    static_assert(!Settings::kColumns || kRowBytes >= 128,
-                  "two vectors, four apart, are gathered by a quarter of a warp");
 };
-
-// In place of a row of B: there is none.
-constexpr u32 kNowhere = 0xffffffffu;
 
 // A thread's part of a tile.
 template <typename Config>
@@ -45,7 +38,7 @@ struct TiledRow {
     using T = typename Config::Value;
     static constexpr bool kAligned = Config::kAligned;
     static constexpr int kLanes = Config::kLanes, kThreads = Config::kThreads;
-    using Row = RowSums<T, kLanes, Config::kPieces, Config::kColumns>;
+    using Row = RowSums<T, kLanes, Config::kPieces>;
     static constexpr int kSums = Config::kPieces * Row::kVec;
     // B rows of a group in registers at a time: as many warps as are resident hide a read of shared memory without more.
     static constexpr int kAtOnce = Config::kPieces == 1 ? 2 : 1;
@@ -71,46 +64,6 @@ struct TiledRow {
         }
     }
 
-    // The same from column-major B, of `b_rows` rows. Eight lanes that write at a time have the same two vectors, four apart, of four
-    // rows: each in a bank of its own, as the rows are turned. They read from each column what is consecutive in the map.
-    __device__ __forceinline__ static void gather_columns(const T* __restrict__ b, const u32* __restrict__ map,
-                                                          u32 count, u32 first, u32 n, u32 b_rows) {
-        constexpr u32 kVec = Row::kVec, kPairs = Row::kRowVectors / 2;
-        // Vectors under way in a thread.
-        constexpr u32 kAhead = kVec < 8 ? 2 : 1, kWarps = kThreads / 32;
-        const u32 lane = threadIdx.x % 32, steps = (count + 15) / 16 * kPairs;
-        const u32 row_of_step = lane / 8 * 4 + lane % 4, later = lane / 4 % 2 * 4;
-        for (u32 step = threadIdx.x / 32; step < steps; step += kAhead * kWarps) {
-            union {
-                T element[kVec];
-                uint4 vector;
-            } piece[kAhead];
-            u32 from[kAhead];
-            const auto slot = [&](u32 u) { return (step + u * kWarps) / kPairs * 16 + row_of_step; };
-            const auto vector = [&](u32 u) {
-                const u32 pair = (step + u * kWarps) % kPairs;
-                return pair / 4 * 8 + pair % 4 + later;
-            };
-#pragma unroll
-            for (u32 u = 0; u < kAhead; ++u) from[u] = slot(u) < count ? __ldg(map + slot(u)) : kNowhere;
-#pragma unroll
-            for (u32 u = 0; u < kAhead; ++u) {
-                const u32 column = first + vector(u) * kVec;
-                const T* at = b + static_cast<u64>(column) * b_rows + from[u];
-#pragma unroll
-                for (u32 i = 0; i < kVec; ++i) {
-                    const bool real = from[u] != kNowhere && column + i < n;
-                    piece[u].element[i] = real ? load_element(at) : T{};
-                    at += b_rows;
-                }
-            }
-#pragma unroll
-            for (u32 u = 0; u < kAhead; ++u) {
-                if (from[u] != kNowhere) stationed[Row::at(slot(u), vector(u))] = piece[u].vector;
-            }
-        }
-    }
-
     // Group `at` of a row that ends before `end`; nothing beyond it.
     __device__ __forceinline__ static Entries<T> group(const u16* __restrict__ places, const T* __restrict__ vals,
                                                        u32 at, u32 end) {
@@ -127,14 +80,10 @@ struct TiledRow {
     // the batches of six other warps. A second batch in registers would cost a resident block.
     __device__ __forceinline__ void stage(const T* __restrict__ b, const u32* __restrict__ map, u32 count,
                                           const u32* __restrict__ bounds, const u16* __restrict__ places,
-                                          const T* __restrict__ vals, u32 first, u32 n, u32 b_rows) {
+                                          const T* __restrict__ vals, u32 first, u32 n) {
         u32 at = __ldg(bounds);
         const u32 end = __ldg(bounds + 1);
-        if constexpr (Config::kColumns) {
-            gather_columns(b, map, count, first, n, b_rows);
-        } else {
-            gather(b, map, count, first, n);
-        }
+        gather(b, map, count, first, n);
         int left = static_cast<int>(end - at);
         at += threadIdx.x % kLanes;
         Entries<T> now = group(places, vals, at, end);
@@ -175,28 +124,6 @@ struct TiledRow {
         return true;
     }
 
-    // Writes the block's rows to column-major C, of `rows` rows, through shared memory. `rank` is this subwarp's row in the order of
-    // `numbers`, which are those of the `here` rows in rising order, so that neighbouring rows are written together.
-    template <typename Result, bool kAccumulate>
-    __device__ __forceinline__ void store_columns(Result* __restrict__ c, const u32* __restrict__ numbers, u32 rank,
-                                                  u32 here, u32 rows, u32 first, u32 n,
-                                                  const Scale<Result, kAccumulate>& scale) {
-        constexpr u32 kRows = Config::kRows, kPitch = kRows + 1;
-        Sum<T>* tile = reinterpret_cast<Sum<T>*>(stationed);
-        each([&](int i, Sum<T>& sum) {
-            tile[(Row::vector(i / Row::kVec) * Row::kVec + i % Row::kVec) * kPitch + rank] = sum;
-        });
-        __syncthreads();
-        const u32 at = threadIdx.x % kRows;
-        if (at >= here) return;
-        const u32 row = __ldg(numbers + at);
-#pragma unroll 4
-        for (u32 column = threadIdx.x / kRows; column < Config::kN1; column += kLanes) {
-            if (first + column < n)
-                store_one(c + static_cast<u64>(first + column) * rows + row, tile[column * kPitch + at], scale);
-        }
-    }
-
     // Does `act(i, sum)` for each of this thread's sums.
     template <typename Act>
     __device__ __forceinline__ void each(Act act) {
@@ -207,16 +134,14 @@ struct TiledRow {
 
 // Row block i owns the rows `order[i * kRows..]` and has the stages `block_stages[i]..block_stages[i + 1]`; stage s needs the
 // B rows `map[stage_map[s]..]`, and the groups of its row r start at `bounds[s * kRows + r]`. `partials` and `arrived` are
-// null where split is 1. From column-major operands `order` has the rows of a block by number, and row r is the `ranks[r]`-th of
-// them; else `ranks` is null.
+// null where split is 1.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void tiled_row(const u32* __restrict__ order, const u32* __restrict__ block_stages,
                                           const u32* __restrict__ stage_map, const u32* __restrict__ map,
                                           const u32* __restrict__ bounds, const u16* __restrict__ places,
                                           const T* __restrict__ vals, const T* __restrict__ b, Result* __restrict__ c,
-                                          Sum<T>* __restrict__ partials, u32* __restrict__ arrived,
-                                          const u16* __restrict__ ranks, u32 rows, u32 b_rows, u32 n, u32 split,
-                                          const Scale<Result, Config::kAccumulate> scale) {
+                                          Sum<T>* __restrict__ partials, u32* __restrict__ arrived, u32 rows, u32 n,
+                                          u32 split, const Scale<Result, Config::kAccumulate> scale) {
     using Body = TiledRow<Config>;
     constexpr int kRows = Config::kRows;
     const u32 block = blockIdx.x / split, part = blockIdx.x % split, first = blockIdx.y * Config::kN1;
@@ -229,17 +154,12 @@ __device__ __forceinline__ void tiled_row(const u32* __restrict__ order, const u
     for (u32 s = begin + static_cast<u32>(count * part / split); s < end; ++s) {
         const u32 from = __ldg(stage_map + s);
         body.stage(b, map + from, __ldg(stage_map + s + 1) - from, bounds + static_cast<u64>(s) * kRows + mine, places,
-                   vals, first, n, b_rows);
+                   vals, first, n);
     }
     if (split > 1 && !body.combine(partials, arrived, part, split)) return;
-    const u64 first_row = static_cast<u64>(block) * kRows, at = first_row + mine;
-    if constexpr (Config::kColumns) {
-        const u32 here = static_cast<u32>(min(static_cast<u64>(kRows), rows - first_row));
-        const u32 rank = mine < here ? __ldg(ranks + at) : mine;
-        body.store_columns(c, order + first_row, rank, here, rows, first, n, scale);
-    } else if (at < rows) {
+    const u64 at = static_cast<u64>(block) * kRows + mine;
+    if (at < rows)
         body.row.template store<Config::kAligned>(c + static_cast<u64>(__ldg(order + at)) * n, first, n, scale);
-    }
 }
 
 }  // namespace sparsetune

@@ -232,7 +232,7 @@ pub const RULES: &[Rule] = &[
         title: "A gain from reordering",
         words: words(
             "Rows are ordered by similarity or radix only where their panels then share more columns than in the better of the other \
-             orders; the column-major tiled kernel with a thread a row orders rows, or the segments they are cut into, where its model predicts fewer bytes. \
+             orders; the column-major tiled kernel orders rows, or the segments they are cut into, where its model predicts fewer bytes. \
              By locality the rows of other kernels are ordered only where columns then recur clearly more often among the rows that share L1 or L2, \
              as seen from samples before any order is computed.",
             "ρ of the order ÷ ρ of the best other order ≥ 1.05; tiled, column-major: bytes in natural order ÷ bytes in this one ≥ 1.05, \

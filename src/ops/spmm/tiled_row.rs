@@ -1,7 +1,6 @@
-//! Family `tiled` with lanes along rows of B: blocks gather the B rows they touch into shared memory (`kernels/spmm/tiled_row.cuh`;
-//! Tiled SpMM, section 3, where each thread has a row of its own). Written for blocks of rows that share columns.
+//! Family `tiled` on row-major operands: blocks gather the B rows they touch into shared memory (`kernels/spmm/tiled_row.cuh`;
+//! Tiled SpMM, section 3, whose operands are column-major). Written for blocks of rows that share columns.
 
-mod columns;
 pub mod estimate;
 pub mod groups;
 mod lower;
@@ -83,20 +82,17 @@ impl SpmmFamily for TiledRows {
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        let serves = |candidate: &Candidate| match effective_layout(problem) {
-            Layout::Row => true,
-            Layout::Col => columns::serves(candidate, problem),
-        };
-        chosen(NAME, self.domains(), |candidate| {
-            order_serves(candidate, problem) && serves(candidate)
-        })
+        if effective_layout(problem) != Layout::Row {
+            return Vec::new();
+        }
+        chosen(NAME, self.domains(), |candidate| order_serves(candidate, problem))
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        if candidate.family != NAME || !among(candidate, self.domains()) {
+        if candidate.family != NAME || effective_layout(problem) != Layout::Row {
             return None;
         }
-        if effective_layout(problem) == Layout::Col && !columns::serves(candidate, problem) {
+        if !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);
@@ -115,9 +111,9 @@ impl Family for TiledRows {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first(NAME, Distinction::Has("n1"))];
         FamilyDescriptor {
-            title: "Tiled SpMM, lanes along rows of B",
-            summary: "Panels of rows gather the rows of B that they need into shared memory, stage by stage, and several threads share each row.",
-            source: Some("Tiled SpMM, section 3, with several threads a row"),
+            title: "Tiled SpMM, row-major",
+            summary: "Panels of rows gather the rows of row-major B that they need into shared memory, stage by stage.",
+            source: Some("Tiled SpMM, section 3, for row-major operands"),
             parameters: parameters(
                 self.domains(),
                 &[
@@ -158,10 +154,9 @@ impl TiledRow {
         self.n1 * self.element()
     }
 
-    /// Whether rows of B and C are whole vectors of 16 bytes, and read and written as such.
+    /// Whether rows of B and C are whole vectors of 16 bytes.
     fn aligned(&self) -> bool {
-        !self.is_column_major()
-            && (u64::from(self.problem.n) * u64::from(self.element())).is_multiple_of(16)
+        (u64::from(self.problem.n) * u64::from(self.element())).is_multiple_of(16)
     }
 
     /// Vectors of 16 bytes of a row that a lane takes: as the kernel's config has it.
@@ -229,8 +224,7 @@ impl TiledRow {
         let [natural, by_length] = [RowOrder::Natural, RowOrder::Length].map(near);
         let gain = natural / by_length.max(1.0);
         match self.order {
-            // Of column-major operands nobody takes the rows by length.
-            RowOrder::Natural => self.is_column_major() || gain > NATURAL_PAYS[0],
+            RowOrder::Natural => gain > NATURAL_PAYS[0],
             RowOrder::Length => gain < NATURAL_PAYS[1],
             // Their gain has a rule of its own.
             RowOrder::Similarity | RowOrder::Radix | RowOrder::Locality => true,
@@ -294,8 +288,7 @@ impl TiledRow {
         let entries = padded(seen, stages);
         let a_bytes = entries * (2.0 + element)
             + row_blocks * (distinct + stages * f64::from(self.rows)) * 4.0;
-        let used = row_blocks * distinct * f64::from(self.row_bytes()) * tiles;
-        let gathered = used * self.gathered_for_each(seen);
+        let gathered = row_blocks * distinct * f64::from(self.row_bytes()) * tiles;
         let width = f64::from(self.problem.n);
         let c_bytes = seen.rows as f64 * width * element;
         let again =
@@ -313,7 +306,7 @@ impl TiledRow {
                 + c_bytes,
             l2: gathered + a_bytes * tiles + c_bytes + partials,
             entries: entries * tiles,
-            stationed: used,
+            stationed: gathered,
             imbalance: self.stage_imbalance(seen, stages, beside)
                 * self.idle(blocks, beside, device),
             still_us: (waves * steps * STAGE_US / beside).max(self.heaviest_us(seen))
@@ -338,7 +331,7 @@ impl SpmmKernel for TiledRow {
             unroll: 4,
             elements_an_entry: self.n1 / self.lanes(),
             registers: self.registers(),
-            shared_bytes: (self.buffer * self.row_bytes()).max(self.turning_bytes()),
+            shared_bytes: self.buffer * self.row_bytes(),
             vector: 1,
             balanced: false,
             grid_y: 1,

@@ -1,4 +1,4 @@
-//! Family `tiled` with lanes along rows of B, lowered: its kernel text, its tables as arrays, and one launch.
+//! Family `tiled`, row-major, lowered: its kernel text, its tables as arrays, and one launch.
 
 use super::super::family::SpmmKernel;
 use super::super::shared::{self, Lowered, MOST_KEPT, Shared, array};
@@ -14,10 +14,9 @@ pub fn source(tiled: &TiledRow) -> String {
     let settings = [
         ("kRows", tiled.rows.into()),
         ("kN1", tiled.n1.into()),
-        ("kColumns", tiled.is_column_major().into()),
         ("kAligned", tiled.aligned().into()),
     ];
-    text::program(&["spmm/tiled_row.cuh"], &tiled.problem, &settings, &[tiled.kernel(0, 0)])
+    text::program(&["spmm/tiled_row.cuh"], &tiled.problem, &settings, &[tiled.kernel(0)])
 }
 
 pub fn lower(tiled: &TiledRow, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -35,10 +34,9 @@ pub fn lower(tiled: &TiledRow, shared: &mut Shared) -> Result<Lowered, Refusal> 
             }
         };
         let shape = Shape { rows: rows as usize, buffer: buffer as usize };
-        let packed = pack(&shared.matrix, order, shape, tiled.problem.dtype).ok_or_else(|| {
+        pack(&shared.matrix, order, shape, tiled.problem.dtype).ok_or_else(|| {
             Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
-        })?;
-        Ok(if tiled.is_column_major() { packed.by_number(rows as usize) } else { packed })
+        })
     })?;
     if split > 1 && split > packed.most_stages {
         let why = format!(
@@ -48,15 +46,14 @@ pub fn lower(tiled: &TiledRow, shared: &mut Shared) -> Result<Lowered, Refusal> 
         return Err(Refusal(why));
     }
     let named = |(part, data): (_, &_)| array(format!("{name}_{part}"), Clone::clone(data));
-    let mut arrays = packed.arrays().map(named).to_vec();
-    arrays.extend(packed.ranks.iter().map(|ranks| array(format!("{name}_ranks"), ranks.clone())));
-    let (height, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+    let arrays = packed.arrays().map(named).to_vec();
+    let height = shared.matrix.rows() as u32;
     let (row_blocks, tiles) = (height.div_ceil(rows), tiled.column_tiles());
     let scratch = tiled.scratch(u64::from(row_blocks) * u64::from(tiles), &shared.device)?;
     let step = Step {
         grid: [row_blocks * split, tiles, 1],
         shared_bytes: SpmmKernel::tile(tiled).shared_bytes,
-        ..tiled.kernel(height, b_rows).step(1, tiled.threads())
+        ..tiled.kernel(height).step(1, tiled.threads())
     };
     let program = Program::Cuda(CudaProgram::of(source(tiled), step));
     let update_ms = Some(ms);
@@ -64,12 +61,11 @@ pub fn lower(tiled: &TiledRow, shared: &mut Shared) -> Result<Lowered, Refusal> 
 }
 
 impl TiledRow {
-    fn kernel(&self, height: u32, b_rows: u32) -> EntryPoint {
+    fn kernel(&self, height: u32) -> EntryPoint {
         let Self { split, problem: Spmm { n, dtype, .. }, .. } = *self;
         let (element, threads) = (element(dtype), self.threads());
         let pointer = |name, at| parameter("const u32*", name, Arg::Array(at));
         let scratch = |at| if split > 1 { Arg::Scratch(at) } else { Arg::NULL };
-        let ranks = if self.is_column_major() { Arg::Array(7) } else { Arg::NULL };
         let operands = vec![
             pointer("order", 0),
             pointer("block_stages", 1),
@@ -82,9 +78,7 @@ impl TiledRow {
             output(&self.problem),
             parameter(format!("Sum<{element}>*"), "partials", scratch(0)),
             parameter("u32*", "arrived", scratch(1)),
-            parameter("const u16*", "ranks", ranks),
             number("rows", height),
-            number("b_rows", b_rows),
             number("n", n),
             number("split", split),
             scale(&self.problem),

@@ -1,4 +1,4 @@
-//! The packed form of `tiled` with several threads a row: per row block a gather map cut into stages, and entries in groups by stage and row
+//! The packed form of `tiled`, row-major: per row block a gather map cut into stages, and entries in groups by stage and row
 //! (Tiled SpMM, section 3: the map and its 16-bit places; the S-ELL of one thread a row becomes groups of one subwarp a row).
 
 use super::groups::{GROUP, Stored, bytes};
@@ -40,8 +40,6 @@ pub struct Packed {
     /// Position of an entry's column in its stage's map.
     pub places: ArrayData,
     pub values: ArrayData,
-    /// For column-major operands: of each row of each block, its place among the block's by number, as which `order` has them then.
-    pub ranks: Option<ArrayData>,
     /// Stages of the row block that has the most.
     pub most_stages: u32,
 }
@@ -61,31 +59,8 @@ impl Packed {
     }
 
     pub fn bytes(&self) -> u64 {
-        let arrays = self.arrays().map(|(_, array)| array).into_iter();
-        arrays.chain(&self.ranks).map(bytes).sum()
+        self.arrays().into_iter().map(|(_, array)| bytes(array)).sum()
     }
-
-    /// For column-major operands: what is next to each other in a column of C is written together.
-    pub fn by_number(mut self, rows: usize) -> Self {
-        if let ArrayData::U32(order) = &self.order {
-            let (numbers, ranks) = ranked(order, rows);
-            self.order = ArrayData::U32(numbers.into());
-            self.ranks = Some(ArrayData::U16(ranks.into()));
-        }
-        self
-    }
-}
-
-/// The rows of each block of `rows` by number, and the place that each row of `order` has among them.
-fn ranked(order: &[u32], rows: usize) -> (Vec<u32>, Vec<u16>) {
-    let mut numbers = order.to_vec();
-    let mut ranks = Vec::with_capacity(order.len());
-    for (block, numbers) in order.chunks(rows).zip(numbers.chunks_mut(rows)) {
-        numbers.sort_unstable();
-        let rank = |row: &u32| numbers.partition_point(|it| it < row) as u16;
-        ranks.extend(block.iter().map(rank));
-    }
-    (numbers, ranks)
 }
 
 /// Blocks of consecutive rows of an order, the heaviest first, so that light ones fill the end of the last wave; each block's rows by
@@ -168,7 +143,6 @@ fn join<T: Stored>(parts: Vec<Part<T>>, order: Arc<[u32]>) -> Option<Packed> {
         bounds: ArrayData::U32(bounds.into()),
         places: ArrayData::U16(places.into()),
         values: T::array(values),
-        ranks: None,
         most_stages,
     };
     (packed.bytes() <= MOST_KEPT).then_some(packed)
@@ -328,12 +302,6 @@ mod tests {
         let values = [1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 4.0, 5.0, 0.0, 0.0];
         assert_eq!(packed.values, ArrayData::F64(values.into()));
         assert_eq!(packed.most_stages, 2);
-    }
-
-    #[test]
-    fn rows_of_a_block_are_ranked_by_number() {
-        let (numbers, ranks) = ranked(&[7, 2, 5, 0, 1, 9, 3], 3);
-        assert_eq!((numbers, ranks), (vec![2, 5, 7, 0, 1, 9, 3], vec![2, 0, 1, 0, 1, 2, 0]));
     }
 
     #[test]
