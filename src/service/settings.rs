@@ -190,7 +190,7 @@ impl Default for ServiceSettings {
             search: SearchDefaults {
                 top_k: 16,
                 seconds: 60.0,
-                gpu_seconds: 10.0,
+                gpu_seconds: 9.0,
                 trials: 512,
                 halving_trials: 64,
                 sampled_trials: 96,
