@@ -27,7 +27,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// Instructions by what their text contains, and what they do where the header has them; the names are the header's.
-const INSTRUCTIONS: [(&str, &str); 8] = [
+const INSTRUCTIONS: [(&str, &str); 10] = [
     (
         "cp.async.cg.shared.global [%0], [%1], 16, %2;",
         "host_kernel::copy(place, bytes ? from : b, bytes)",
@@ -37,6 +37,8 @@ const INSTRUCTIONS: [(&str, &str); 8] = [
         "host_kernel::copy(place + 16 * i, bytes + 16ull * i, 16)",
     ),
     ("cp.async.wait_all;", "(void)0"),
+    ("cp.async.commit_group;", "(void)0"),
+    ("cp.async.wait_group 1;", "(void)0"),
     ("fence.acq_rel.gpu;", "(void)0"),
     ("bar.sync %0, %1;", "host_kernel::named_barrier(kId + 1, kThreads)"),
     ("mov.u64 %0, %%globaltimer;", "now = 0"),
@@ -432,7 +434,9 @@ fn kernels_compute_what_the_oracle_does() {
     let expected =
         ["chains", "nnz_split", "overlapped", "resident", "row_panel", "row_split", "tiled"];
     assert!(families.iter().eq(expected.iter()), "{families:?}");
-    for with in ["substitute=1", "near=1", "equal=1", "turns=", "team=", "n1=", "split="] {
+    for with in
+        ["substitute=1", "staged=1", "near=1", "equal=1", "turns=", "team=", "n1=", "split="]
+    {
         assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
     }
 }

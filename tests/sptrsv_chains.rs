@@ -38,7 +38,7 @@ fn system(matrix: &Csr, dtype: Dtype) -> System {
 
 /// Chains whose rows are not substituted in each other.
 fn as_they_are(rows: u32, terms: u32) -> Shape {
-    Shape { rows, terms, substitute: false }
+    Shape { rows, terms, substitute: false, staged: false }
 }
 
 fn shapes() -> Vec<Shape> {
@@ -60,7 +60,7 @@ fn double(data: &ArrayData, at: usize) -> f64 {
     }
 }
 
-/// What the kernel does, in its order of additions.
+/// What the kernels do; that of panels as they are in its order of additions.
 fn interpret(packed: &Packed, substituted: bool, unroll: usize, b: &[f64]) -> Vec<f64> {
     let mut work = vec![f64::NAN; packed.slots];
     let mut x = vec![f64::NAN; b.len()];
@@ -163,7 +163,9 @@ fn substituted_rows_solve_within_the_tolerance() {
         }
         tame += 1;
         let b: Vec<f64> = (0..matrix.rows()).map(|row| 1.0 + (row % 11) as f64 / 8.0).collect();
-        for shape in shapes().into_iter().map(|shape| Shape { substitute: true, ..shape }) {
+        let staged =
+            |shape| [false, true].map(|staged| Shape { substitute: true, staged, ..shape });
+        for shape in shapes().into_iter().flat_map(staged) {
             let packed = packed(&system, &shape);
             for unroll in [1, 4] {
                 let errors = row_errors(&system, &interpret(&packed, true, unroll, &b), &b);
@@ -186,7 +188,7 @@ fn a_chain_is_multiplied_by_the_inverse_of_its_triangle() {
     let values = vec![1.0, 2.0, 1.0, 3.0, 5.0, 1.0, 7.0, 11.0, 1.0];
     let system = system(&Csr::new(4, 4, indptr, indices, values).unwrap(), Dtype::F64);
     let values = |substitute| {
-        let packed = packed(&system, &Shape { rows: 4, terms: 64, substitute });
+        let packed = packed(&system, &Shape { substitute, ..as_they_are(4, 64) });
         assert_eq!(packed.count(), 1);
         (0..packed.vals.len()).map(|at| double(&packed.vals, at)).collect::<Vec<f64>>()
     };
@@ -364,13 +366,20 @@ fn every_shape_of_the_kernel_compiles_within_its_registers() {
         for (rows, unroll, warps) in
             [(8, 2, 32), (32, 2, 32), (8, 4, 16), (32, 4, 16), (4, 8, 8), (32, 8, 8)]
         {
-            for substitute in [false, true] {
-                let shape = Shape { rows, terms: 1024, substitute };
+            for (substitute, staged) in [(false, false), (true, false), (true, true)] {
+                if staged && rows * warps > 256 {
+                    continue;
+                }
+                let shape = Shape { rows, terms: 1024, substitute, staged };
                 let scheme = Scheme { shape, unroll, warps };
                 // The size that the host computes, checked by the compiler.
                 let bytes = scheme.block_bytes(dtype) / u64::from(warps);
+                let values = match staged {
+                    true => "(2 * StagedConfig<Solve>::kTerms + 32)",
+                    false => "ChainsConfig<Solve>::kInner",
+                };
                 let check = format!(
-                    "static_assert(ChainsConfig<Solve>::kInner * sizeof(Solve::Value) == {bytes}, \"size\");\n"
+                    "static_assert({values} * sizeof(Solve::Value) == {bytes}, \"size\");\n"
                 );
                 let text = source(&scheme, &problem(dtype)) + &check;
                 jobs.extend(

@@ -202,11 +202,11 @@ mod tests {
             let known: Vec<_> = catalog().families().iter().filter(stores).collect();
             assert_eq!(known.len(), 1, "{problem} {kind:?} {candidate}");
             *seen.entry(known[0].id).or_insert(0) += 1;
-            // What only a request gives a scheme is listed for none, and only a scheme that refines, copies ahead or substitutes, and
-            // a walk for a matrix of equal values or near columns says so.
+            // What only a request gives a scheme is listed for none, and only a scheme that refines, copies ahead, substitutes or
+            // stages, and a walk for a matrix of equal values or near columns says so.
             let listed = |name: &&str| match *name {
                 crate::domain::candidate::WITHOUT => false,
-                "refine" | "ahead" | "substitute" | "equal" | "near" => {
+                "refine" | "ahead" | "substitute" | "staged" | "equal" | "near" => {
                     candidate.params.contains_key(*name)
                 }
                 _ => true,

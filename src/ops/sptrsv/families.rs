@@ -158,6 +158,10 @@ impl Family for Chained {
                 "substitute",
                 "whether the rows of a chain are substituted in each other beforehand, so that none waits for another",
             ),
+            (
+                "staged",
+                "whether panels of such chains are copied to shared memory a task ahead; then a panel has at most `terms` values",
+            ),
         ];
         FamilyDescriptor {
             title: "Chains",
@@ -172,8 +176,12 @@ impl Family for Chained {
     }
 
     fn keys(&self) -> Keys {
-        let shape = &["rows", "terms", "substitute"];
-        Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/chains.cuh"] }
+        let shape = &["rows", "terms", "substitute", "staged"];
+        Keys {
+            prepared_by: shape,
+            tiled_by: shape,
+            headers: &["sptrsv/chains.cuh", "sptrsv/staged.cuh"],
+        }
     }
 
     fn complexity(&self, _: &Candidate) -> u32 {

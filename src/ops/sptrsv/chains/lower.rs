@@ -62,8 +62,12 @@ impl ChainsLowerer {
 }
 
 fn arrays(shape: &Shape, packed: &Packed) -> Vec<Array> {
-    let Shape { rows, terms, substitute } = shape;
-    let substituted = if *substitute { "_substituted" } else { "" };
+    let Shape { rows, terms, substitute, staged } = shape;
+    let substituted = match (substitute, staged) {
+        (_, true) => "_staged",
+        (true, false) => "_substituted",
+        (false, false) => "",
+    };
     let name = |what| format!("chains_{what}_{rows}_{terms}{substituted}");
     let array = |what, data| Array { name: name(what), data };
     vec![

@@ -148,6 +148,12 @@ pub fn pack(system: &System, shape: &Shape) -> Result<Packed, Refusal> {
 /// Columns of a chain that stay with it, and of each of its parts; `None`: it is one task.
 fn parts(rows: usize, columns: usize, shape: &Shape) -> Option<(usize, usize)> {
     let most = shape.terms as usize;
+    if shape.staged {
+        // A task is what its warp copies to shared memory at once.
+        let kept = shape.piece(rows);
+        let a_part = kept.max(columns.saturating_sub(kept).div_ceil(MOST_TURNS * (32 / rows)));
+        return (columns > kept).then_some((kept, a_part));
+    }
     // With the columns of two whole chains, what is known last is not awaited by a part first.
     let kept = (most / 2 / rows).max(2 * shape.rows as usize);
     if rows * columns <= most + most / 2 || columns <= kept + kept / 2 {

@@ -12,14 +12,19 @@ use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 const ROWS: [u32; 4] = [4, 8, 16, 32];
-const TERMS: [u32; 3] = [512, 1024, 4096];
+const TERMS: [u32; 4] = [512, 1024, 2048, 4096];
 const UNROLL: [u32; 3] = [2, 4, 8];
 const WARPS: [u32; 4] = [4, 8, 16, 32];
 /// Whether the rows of a chain are substituted in each other.
 const SUBSTITUTE: [u32; 2] = [0, 1];
+/// Whether panels of substituted chains are copied to shared memory a task ahead.
+const STAGED: [u32; 2] = [0, 1];
 
 /// Warps times columns that a lane of each has under way: more would not fit a multiprocessor's registers.
 const MOST_COLUMNS: u32 = 64;
+
+/// Warps times rows of a chain whose panels are staged: a lane has the terms of a group of columns in registers, one for each row.
+const MOST_ROWS: u32 = 256;
 
 /// Terms from which a system is large: packing it takes so long that it is done for two or three shapes only.
 const LARGE: usize = 1_000_000;
@@ -38,6 +43,7 @@ pub fn domains() -> Vec<Domain> {
         ints("unroll", &UNROLL),
         ints("warps", &WARPS),
         ints("substitute", &SUBSTITUTE),
+        ints("staged", &STAGED),
     ]
 }
 
@@ -48,10 +54,11 @@ fn every() -> Vec<Scheme> {
         for terms in TERMS {
             for unroll in UNROLL {
                 for warps in WARPS {
-                    all.extend(SUBSTITUTE.map(|substitute| {
-                        let shape = Shape { rows, terms, substitute: substitute == 1 };
-                        Scheme { shape, unroll, warps }
-                    }));
+                    // Only of substituted chains are panels staged.
+                    for (substitute, staged) in [(false, false), (true, false), (true, true)] {
+                        let shape = Shape { rows, terms, substitute, staged };
+                        all.push(Scheme { shape, unroll, warps });
+                    }
                 }
             }
         }
@@ -92,6 +99,12 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
             scheme.warps, scheme.unroll
         ));
     }
+    if scheme.shape.staged && scheme.warps * scheme.shape.rows > MOST_ROWS {
+        return Err(format!(
+            "{} warps leave too few registers for {} rows of a chain",
+            scheme.warps, scheme.shape.rows
+        ));
+    }
     let bytes = scheme.block_bytes(system.problem.dtype);
     let most = system.device.shared_bytes_per_block;
     if bytes > most {
@@ -127,13 +140,15 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
          of 1024 values"
             .to_owned(),
         "chains: rows are substituted in each other where no row's terms reach 1e6 times the right-hand side, with up to 16 or 32 rows \
-         and panels of 1024 or 4096 values; above 1,000,000 terms 16 rows with the smaller and 32 with the larger"
+         and panels of 1024 or 4096 values, or of 512 to 2048 if they are staged in shared memory; above 1,000,000 terms 16 rows and 1024 \
+         values, and staged also 16 with 512 and 32 with 2048"
             .to_owned(),
     ];
     // For a request that asks for the family where the rules leave nothing.
     let spared = match scored.is_empty() {
         true => {
-            let shape = Shape { rows: 32, terms: 1024, substitute: false };
+            let (substitute, staged) = (false, false);
+            let shape = Shape { rows: 32, terms: 1024, substitute, staged };
             let one = Scheme { shape, unroll: 4, warps: 16 };
             let can = legal(&one, system).is_ok();
             can.then(|| predicted(system, &surveys, &[one]).pop()).flatten()
@@ -178,13 +193,18 @@ fn listed(system: &System, surveys: &Surveys, estimate: &Estimate) -> Vec<Scheme
     }
     let large = system.triangular.nnz() + system.triangular.rows() > LARGE;
     let tame = !estimate.amplifies();
-    let shape_worth = |shape: &Shape| match (shape.substitute, large) {
+    let shape_worth = |shape: &Shape| match (shape.substitute, shape.staged, large) {
         // Of 32 rows a chain keeps as much as with 1024 values.
-        (false, false) => (shape.rows, shape.terms) != (32, 512),
-        (false, true) => (shape.rows == 16 || (shape.rows == 8 && !tame)) && shape.terms == 1024,
+        (false, _, false) => shape.terms != 2048 && (shape.rows, shape.terms) != (32, 512),
+        (false, _, true) => (shape.rows == 16 || (shape.rows == 8 && !tame)) && shape.terms == 1024,
         // Rows that do not follow each other may be many.
-        (true, false) => tame && shape.rows >= 16 && shape.terms >= 1024,
-        (true, true) => tame && [(16, 1024), (32, 4096)].contains(&(shape.rows, shape.terms)),
+        (true, false, false) => tame && shape.rows >= 16 && [1024, 4096].contains(&shape.terms),
+        (true, false, true) => tame && (shape.rows, shape.terms) == (16, 1024),
+        // The columns of the chain before stay with a chain; two panels a warp fit shared memory.
+        (true, true, false) => tame && shape.rows >= 16 && shape.terms <= 2048,
+        (true, true, true) => {
+            tame && [(16, 512), (16, 1024), (32, 2048)].contains(&(shape.rows, shape.terms))
+        }
     };
     let scheme_worth = |scheme: &Scheme| {
         // Fewer columns under way were slower by a third and more wherever registers allow for four.
@@ -248,11 +268,15 @@ fn predicted(system: &System, surveys: &Surveys, schemes: &[Scheme]) -> Vec<(Can
 fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
     let hop = 2.2 * if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
     // A row of a chain is a shuffle and a multiplication after the one before. Substituted rows have the same of each other's part of b,
-    // but do not wait for each other's.
-    let row = if scheme.shape.substitute { 5.0 } else { 25.0 };
+    // but do not wait for each other's; what is left are the columns of the chain before. Staged tasks cost more each.
+    let (row, task) = match (scheme.shape.substitute, scheme.shape.staged) {
+        (false, _) => (25.0, 3.0),
+        (true, false) => (12.0, 3.0),
+        (true, true) => (3.0, 4.5),
+    };
     let path = survey.waits * hop + row * system.levels.widths.len() as f64;
     let warps = f64::from(scheme.warps * system.device.multiprocessors.max(1));
-    let turns = survey.chains / warps * 3.0 * hop;
+    let turns = survey.chains / warps * task * hop;
     let value = system.problem.dtype.bytes() as f64;
     let bytes = survey.values * value
         + survey.columns * (4.0 + value)

@@ -7,14 +7,22 @@ use crate::ops::program::{EntryPoint, Setting, aggregate, number, parameter, pro
 
 /// The program of a scheme; the matrix is data, so one text serves all matrices of a problem.
 pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
-    let members = [
+    let mut members = vec![
         ("Value", Setting::Type(value(problem))),
         ("kRows", scheme.shape.rows.into()),
         ("kUnroll", scheme.unroll.into()),
-        ("kSubstituted", scheme.shape.substitute.into()),
     ];
-    let kernel = kernel(scheme, problem, 0);
-    program(&["sptrsv/chains.cuh"], &settings("Solve", &members), &[kernel])
+    let file = match scheme.shape.staged {
+        true => {
+            members.push(("kTerms", scheme.shape.terms.into()));
+            "sptrsv/staged.cuh"
+        }
+        false => {
+            members.push(("kSubstituted", scheme.shape.substitute.into()));
+            "sptrsv/chains.cuh"
+        }
+    };
+    program(&[file], &settings("Solve", &members), &[kernel(scheme, problem, 0)])
 }
 
 fn value(problem: &Sptrsv) -> &'static str {
@@ -49,7 +57,10 @@ pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
         // One block a multiprocessor.
         launch_bounds: Some(format!("{}, 1", scheme.warps * 32)),
         cluster: 1,
-        function: "chains<ChainsConfig<Solve>>".to_owned(),
+        function: match scheme.shape.staged {
+            true => "staged_chains<StagedConfig<Solve>>".to_owned(),
+            false => "chains<ChainsConfig<Solve>>".to_owned(),
+        },
         operands,
     }
 }
