@@ -288,10 +288,10 @@ def products_of(*recordings):
 
 
 def row_major():
-    """What was measured last of each problem: a later build has f32 alone, and some matrices more."""
-    before, later = (recorded(f"h100-cusparse-12.9.4-{name}.csv") for name in ("turned", "expanded"))
+    """What was measured last of each problem: a later build has f32 alone, and some matrices more; a still later one N = 1 and 8."""
+    before, later, last = (recorded(f"h100-cusparse-12.9.4-{name}.csv") for name in ("turned", "expanded", "near"))
     pair = lambda row: (row["problem"], row["matrix"])
-    newer = {pair(row): row for row in later if row["problem"].startswith("f32")}
+    newer = {pair(row): row for row in [*later, *last] if row["problem"].startswith("f32")}
     return [newer.get(pair(row), row) for row in before if "row" in row["problem"]]
 
 
