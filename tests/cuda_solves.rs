@@ -41,6 +41,8 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("amplifying", amplifying::amplifying(1800, 150, false)),
         ("poisson2d", generated("poisson2d:nx=37,ny=29")),
         ("rmat", generated("ilu0_rmat:scale=10,edge_factor=6,seed=3")),
+        ("cholesky", generated("cholesky_poisson2d:nx=41,ny=37,seed=1")),
+        ("elasticity", generated("ilu0_elasticity:nx=6,ny=5,nz=4,seed=1")),
     ]
 }
 
@@ -139,8 +141,19 @@ fn every_scheme_solves_and_repeats_itself() {
             // One scheme for each way to take, to wait and to launch, and then every k-th.
             let mut ways = std::collections::BTreeSet::new();
             let chosen = |(i, candidate): &(usize, &Candidate)| {
-                let way =
-                    ["scope", "take", "sync", "alpha", "pause", "refine", "ahead", "read", "ws"];
+                let way = [
+                    "scope",
+                    "take",
+                    "sync",
+                    "alpha",
+                    "pause",
+                    "refine",
+                    "ahead",
+                    "read",
+                    "ws",
+                    "substitute",
+                    "staged",
+                ];
                 let way = way.map(|name| candidate.params.get(name).cloned());
                 ways.insert((candidate.family.clone(), way)) || i % every.max(1) == offset
             };
