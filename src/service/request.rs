@@ -335,9 +335,9 @@ mod tests {
         use DeviceKind::{Cpu, Cuda};
         use SearchStrategy::{Exhaustive, Halving, Ranked};
         let (one, both) = (Triangle::Lower, Triangle::Both);
-        assert_eq!(seconds(Halving, one, None, Cuda), Some(10.0));
-        assert_eq!(seconds(Ranked, one, None, Cuda), Some(10.0));
-        assert_eq!(seconds(Halving, both, None, Cuda), Some(20.0));
+        assert_eq!(seconds(Halving, one, None, Cuda), Some(9.0));
+        assert_eq!(seconds(Ranked, one, None, Cuda), Some(9.0));
+        assert_eq!(seconds(Halving, both, None, Cuda), Some(18.0));
         assert_eq!(seconds(Exhaustive, one, None, Cuda), Some(60.0));
         assert_eq!(seconds(Halving, both, None, Cpu), Some(60.0));
         assert_eq!(seconds(Halving, both, Some(33.0), Cuda), Some(33.0));
