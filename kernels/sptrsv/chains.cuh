@@ -92,6 +92,45 @@ __device__ __forceinline__ bool await_unknowns(const typename Sentinel<typename 
     return there;
 }
 
+// Adds a chain's partial sums of the early columns to the lane's sum: those of its row at its place among those that are read abreast. False:
+// the watchdog gave up.
+template <typename Config>
+__device__ __forceinline__ bool add_partials(const Chains<typename Config::Value>& a,
+                                             const typename Sentinel<typename Config::Value>::Slot* work, u32 start,
+                                             u32 count, u32 width, typename Config::Value& sum, Watchdog& watchdog) {
+    using Value = typename Config::Value;
+    const u32 abreast = 32 / width;
+    const u32 place = threadIdx.x % 32 / width, row = threadIdx.x % 32 % width;
+    bool there = true;
+    for (u32 first = 0; first < count; first += abreast * Config::kUnroll) {
+        u32 slot[Config::kUnroll];
+        Value unknown[Config::kUnroll];
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) {
+            const u32 partial = first + u * abreast + place;
+            slot[u] = place < abreast && partial < count ? a.partials[start + partial] + row : kNoRow;
+        }
+        there = there && await_unknowns<Config>(work, slot, unknown, watchdog);
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) sum += unknown[u];
+    }
+    return there;
+}
+
+// Adds up what the lanes of each row have; the sums are those of the first place.
+template <typename Value>
+__device__ __forceinline__ Value over_places(Value sum, u32 width) {
+    const u32 abreast = 32 / width, place = threadIdx.x % 32 / width;
+#pragma unroll
+    for (u32 reach = 16; reach > 0; reach /= 2) {
+        if (reach < abreast) {
+            const Value of_others = __shfl_down_sync(kAllLanes, sum, reach * width);
+            if (place + reach < abreast) sum += of_others;
+        }
+    }
+    return sum;
+}
+
 template <typename Config>
 __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
                                        typename Sentinel<typename Config::Value>::Slot* work,
@@ -140,20 +179,7 @@ __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
             }
         }
         Value sum = Value(0);
-        bool there = true;
-        // Partial sums of the early columns.
-        for (u32 first = 0; first < more.w; first += abreast * Config::kUnroll) {
-            u32 slot[Config::kUnroll];
-            Value unknown[Config::kUnroll];
-#pragma unroll
-            for (int u = 0; u < Config::kUnroll; ++u) {
-                const u32 partial = first + u * abreast + place;
-                slot[u] = works && partial < more.w ? a.partials[more.z + partial] + row : kNoRow;
-            }
-            there = there && await_unknowns<Config>(work, slot, unknown, watchdog);
-#pragma unroll
-            for (int u = 0; u < Config::kUnroll; ++u) sum += unknown[u];
-        }
+        bool there = add_partials<Config>(a, work, more.z, more.w, width, sum, watchdog);
         for (u32 first = 0; first < columns; first += abreast * Config::kUnroll) {
             Value unknown[Config::kUnroll];
             PanelTerms<Config> next;
@@ -169,13 +195,7 @@ __device__ __forceinline__ void chains(const Chains<typename Config::Value>& a,
         }
         // If one lane gives up, its whole warp ends: nothing is published that was not computed.
         if (!__all_sync(kAllLanes, there)) return;
-#pragma unroll
-        for (u32 reach = 16; reach > 0; reach /= 2) {
-            if (reach < abreast) {
-                const Value of_others = __shfl_down_sync(kAllLanes, sum, reach * width);
-                if (place + reach < abreast) sum += of_others;
-            }
-        }
+        sum = over_places(sum, width);
         sum += known;
         if (!Config::kSubstituted && solves && width > 1) {
             copied();

@@ -6,8 +6,9 @@
 //
 // Between two chains of which one needs the other stand a trip to L2, a multiplication for each column, and a trip back. All that does
 // not depend on the chain before is there by then: panels are copied a task ahead, which takes no registers, what b gives is summed,
-// early columns are partial sums of other tasks, and the terms of the last columns are in registers. An unknown is awaited by one lane,
-// not by one for each row. Tasks cost more that way than in `chains`, so this is for chains of many rows.
+// early columns are partial sums of other tasks, and the terms of the last columns of whole chains are in registers. Of chains of more
+// than 8 rows one lane awaits an unknown, not one for each row. Tasks cost more that way than in `chains`, so this is for chains of
+// many rows.
 #pragma once
 #include "sptrsv/chains.cuh"
 
@@ -19,7 +20,7 @@ template <typename Settings>
 struct StagedConfig : ChainsConfig<Settings> {
     // A warp awaits so many groups of 32 columns at once.
     static constexpr int kGroups = 2;
-    // Up to so many rows a lane awaits the very columns that it multiplies: more than one lane asks for none of them twice.
+    // Of tasks of up to so many rows each lane awaits the columns whose terms it multiplies; of others, one of each group for all lanes.
     static constexpr u32 kNarrow = 8;
     static constexpr u32 kAbreast = 32 / Settings::kRows;
     static_assert(Settings::kUnroll >= kGroups, "the groups' columns have no place else");
@@ -52,8 +53,8 @@ struct ChainTask {
     // Columns that are copied at once, so many that each piece begins at 16 bytes; no task without rows is asked.
     __device__ __forceinline__ u32 piece() const { return Config::kTerms / width / 4 * 4; }
 
-    // The column, counted in a piece of `count`, that a lane awaits in its `u`-th turn. A narrow task's lanes have columns of their own; else
-    // a turn is a group of 32 columns, and the groups end where the piece does, so that what is known last is one group.
+    // The column, counted in a piece of `count`, that a lane awaits in its `u`-th turn. Of a narrow task it is one that the lane multiplies.
+    // Else a turn is a group of 32 columns, and the groups end where the piece does, so that what is known last is one group.
     __device__ __forceinline__ int column_of(u32 count, u32 u) const {
         const u32 lane = threadIdx.x % 32;
         if (width > Config::kNarrow)
@@ -229,24 +230,10 @@ __device__ __forceinline__ void staged_chains(const Chains<typename Config::Valu
         ChainTask<Config> later;
         later.read(a, at + 2 * warps);
         next.begin(a, coming);
-        const u32 width = mine.width, columns = mine.columns, abreast = 32 / width;
-        const u32 place = lane / width, row = lane % width;
-        const bool works = place < abreast;
+        const u32 width = mine.width, columns = mine.columns;
         const Value known = mine.of_b(a);
         Value sum = Value(0);
-        bool there = true;
-        for (u32 first = 0; first < mine.partials; first += abreast * Config::kUnroll) {
-            u32 slot[Config::kUnroll];
-            Value unknown[Config::kUnroll];
-#pragma unroll
-            for (int u = 0; u < Config::kUnroll; ++u) {
-                const u32 partial = first + u * abreast + place;
-                slot[u] = works && partial < mine.partials ? a.partials[mine.partial + partial] + row : kNoRow;
-            }
-            there = there && await_unknowns<Config>(work, slot, unknown, watchdog);
-#pragma unroll
-            for (int u = 0; u < Config::kUnroll; ++u) sum += unknown[u];
-        }
+        bool there = add_partials<Config>(a, work, mine.partial, mine.partials, width, sum, watchdog);
         for (u32 from = 0; from < columns; from += mine.piece()) {
             const u32 count = min(columns - from, mine.piece());
             if (from > 0) {
@@ -268,13 +255,7 @@ __device__ __forceinline__ void staged_chains(const Chains<typename Config::Valu
         }
         // If one lane gives up, its whole warp ends: nothing is published that was not computed.
         if (!__all_sync(kAllLanes, there)) return;
-#pragma unroll
-        for (u32 reach = 16; reach > 0; reach /= 2) {
-            if (reach < abreast) {
-                const Value of_others = __shfl_down_sync(kAllLanes, sum, reach * width);
-                if (place + reach < abreast) sum += of_others;
-            }
-        }
+        sum = over_places(sum, width);
         sum += known;
         if (lane < width) {
             Sync::store(work + mine.slot + lane, 0, sum);

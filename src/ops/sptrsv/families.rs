@@ -160,7 +160,7 @@ impl Family for Chained {
             ),
             (
                 "staged",
-                "whether panels of such chains are copied to shared memory a task ahead; then a panel has at most `terms` values",
+                "whether panels of such chains are copied to shared memory a task ahead, `terms` values at once",
             ),
         ];
         FamilyDescriptor {

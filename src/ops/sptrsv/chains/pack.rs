@@ -149,7 +149,7 @@ pub fn pack(system: &System, shape: &Shape) -> Result<Packed, Refusal> {
 fn parts(rows: usize, columns: usize, shape: &Shape) -> Option<(usize, usize)> {
     let most = shape.terms as usize;
     if shape.staged {
-        // A task is what its warp copies to shared memory at once.
+        // What a warp copies to shared memory at once; more only where a chain would have too many partial sums.
         let kept = shape.piece(rows);
         let a_part = kept.max(columns.saturating_sub(kept).div_ceil(MOST_TURNS * (32 / rows)));
         return (columns > kept).then_some((kept, a_part));

@@ -20,8 +20,8 @@ pub struct Scheme {
 pub struct Shape {
     /// Most rows of a chain.
     pub rows: u32,
-    /// Most values of a task's panel, but that a chain may always have the columns of two whole chains; the early columns of a larger
-    /// one become partial sums.
+    /// Most values of a task's panel, but that a chain whose panels are not staged may always have the columns of two whole chains; the
+    /// early columns of a larger one become partial sums.
     pub terms: u32,
     /// The rows of a chain are substituted in each other beforehand.
     pub substitute: bool,

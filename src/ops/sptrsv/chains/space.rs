@@ -26,7 +26,7 @@ const MOST_COLUMNS: u32 = 64;
 /// Warps times rows of a chain whose panels are staged: a lane has the terms of a group of columns in registers, one for each row.
 const MOST_ROWS: u32 = 256;
 
-/// Terms from which a system is large: packing it takes so long that it is done for two or three shapes only.
+/// Terms from which a system is large: packing it takes so long that it is done for a few shapes only.
 const LARGE: usize = 1_000_000;
 
 /// Chains pay where they leave at most this share of the waits of a row after row.
