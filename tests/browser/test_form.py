@@ -2,9 +2,13 @@
 in."""
 
 import re
+import tomllib
+from pathlib import Path
 
 from playwright.sync_api import expect
 from service import band
+
+DEFAULTS = tomllib.loads((Path(__file__).parents[2] / "config/default.toml").read_text())["search"]
 
 DROP = """([selector, name]) => {
     const data = new DataTransfer();
@@ -188,7 +192,8 @@ def test_what_is_left_empty_is_said(visit, board):
         page.locator("#submit-card > summary").click()
     page.locator("#search-options > summary").click()
     placeholder = lambda id: page.locator(id).get_attribute("placeholder")
-    assert [placeholder(id) for id in ("#seconds", "#top-k", "#trials")] == ["60, on a GPU 10 (default)", "16 (default)", "512 (default)"]
+    seconds = f"{DEFAULTS['seconds']:g}, on a GPU {DEFAULTS['gpu_seconds']:g} (default)"
+    assert [placeholder(id) for id in ("#seconds", "#top-k", "#trials")] == [seconds, "16 (default)", "512 (default)"]
     expect(page.locator("#budgets")).to_contain_text("from loading to the finals")
     assert page.locator("#strategy option").evaluate_all("all => all.map(one => one.value)") == [
         "", "ranked", "exhaustive", "predicted", "halving", "sampled", "full"]
