@@ -1,5 +1,6 @@
 //! Time of rewriting, splitting and packing a triangular system, and what it yields: windows, terms, and the largest backward error
-//! beside the one that verification allows, without refinement and with it. Run by hand:
+//! beside the one that verification allows, without refinement and with it. Then the time to lower the schemes that a search would try
+//! first, one after the other and prepared side by side. Run by hand:
 //!
 //! ```text
 //! cargo bench --bench rewrite -- [SPEC or FILE...]
@@ -15,16 +16,23 @@ mod source;
 use fixture::gpu;
 use source::bring;
 use sparsetune::domain::problem::Triangle;
-use sparsetune::domain::{Dtype, Problem, Sptrsv};
-use sparsetune::ops;
+use sparsetune::domain::{Candidate, DeviceKind, Dtype, Problem, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
 use sparsetune::ops::sptrsv::slices::prove::prove;
 use sparsetune::ops::sptrsv::slices::refine::errors;
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::split::{Parts, split};
+use sparsetune::ops::{self, Kernels, Space};
+use sparsetune::sparse::Csr;
+use std::collections::HashSet;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// Schemes that are lowered, the best predicted of every preparation, and preparations that are made at once.
+const FIRST: usize = 8;
+const SIDE_BY_SIDE: usize = 4;
 
 const USUAL: [&str; 2] =
     ["ilu0_poisson2d:nx=1000,ny=1000,seed=1", "ilu0_poisson3d:nx=100,ny=100,nz=100,seed=1"];
@@ -58,6 +66,7 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     println!("  its space of {} schemes in {space_ms:.0} ms", space.scored.len());
     let plain = [(0, 64), (500, 256), (1000, 256), (4000, 1024)]
         .map(|(window_ns, terms)| Rewrite::of(window_ns, terms));
+    lower(&matrix, &Problem::Sptrsv(problem), &space)?;
     // Coefficients grow further where the solution is refined.
     let refined = plain[1..].iter().map(|&how| Rewrite { refine: true, ..how });
     for how in plain.into_iter().chain(refined) {
@@ -88,6 +97,39 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
                 error.refined,
             );
         }
+    }
+    Ok(())
+}
+
+fn lower(matrix: &Csr, problem: &Problem, space: &Space) -> Result<(), Box<dyn Error>> {
+    let kernels = Kernels::of(problem, DeviceKind::Cuda);
+    let mut scored: Vec<&(Candidate, f64)> = space.scored.iter().collect();
+    scored.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut preparations = HashSet::new();
+    let new =
+        |(candidate, _): &&(Candidate, f64)| preparations.insert(kernels.preparation(candidate));
+    let first: Vec<Candidate> = scored
+        .into_iter()
+        .filter(new)
+        .take(FIRST)
+        .map(|(candidate, _)| candidate.clone())
+        .collect();
+    for most in [1, SIDE_BY_SIDE] {
+        let mut lowerer = ops::of(problem).lowerer(Arc::new(matrix.clone()), &gpu())?;
+        let started = Instant::now();
+        let mut reported = 0.0;
+        for some in first.chunks(most) {
+            lowerer.prepare(some);
+            for candidate in some {
+                // One that is refused takes its time as well.
+                reported += lowerer.lower(candidate).map_or(0.0, |recipe| recipe.lowering_ms);
+            }
+        }
+        println!(
+            "  the first {} schemes, {most} at once: {:.0} ms, of which their preparations report {reported:.0}",
+            first.len(),
+            started.elapsed().as_secs_f64() * 1e3
+        );
     }
     Ok(())
 }

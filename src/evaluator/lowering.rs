@@ -8,7 +8,7 @@ use crate::sparse::Csr;
 use std::sync::Arc;
 
 /// Makes one lowerer for each loaded problem.
-pub trait Lowering {
+pub trait Lowering: Sync {
     fn begin(
         &self,
         matrix: Arc<Csr>,

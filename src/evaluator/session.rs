@@ -14,8 +14,10 @@ use crate::ops::{Lowerer, Refusal};
 use crate::sparse::Csr;
 use std::collections::HashMap;
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 /// Most stage notes per request for lowered finalists and written arrays, since the pool limits their number.
@@ -116,12 +118,15 @@ impl<'a, W: Write> Session<'a, W> {
         send_stage(&mut self.output, seq, load::READING)?;
         let loading = load::read(load, self.passed.take())?;
         let matrix = loading.matrix.clone();
-        let lowerer = self
-            .lowering
-            .begin(matrix.clone(), &load.problem, engine.device())
-            .map_err(LoadError::from)?;
         send_stage(&mut self.output, seq, load::MULTIPLYING)?;
-        let operands = loading.operands(load)?;
+        // Both read the matrix, and neither has work for all threads.
+        let (lowering, device) = (self.lowering, engine.device());
+        let (lowerer, operands) = thread::scope(|scope| {
+            let lowerer = scope.spawn(|| lowering.begin(matrix.clone(), &load.problem, device));
+            let operands = loading.operands(load);
+            (lowerer.join().unwrap_or_else(|panic| resume_unwind(panic)), operands)
+        });
+        let (lowerer, operands) = (lowerer.map_err(LoadError::from)?, operands?);
         send_stage(&mut self.output, seq, load::UPLOADING)?;
         engine.load(operands).map_err(|error| match error {
             EngineError::Lost(detail) => EvaluatorError::Lost(detail),
@@ -141,11 +146,11 @@ impl<'a, W: Write> Session<'a, W> {
     /// measured.
     fn prepare(&mut self, candidates: Vec<Candidate>) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        let unprepared = |candidate: &Candidate| !loaded.prepared.contains_key(candidate);
+        let candidates: Vec<Candidate> = candidates.into_iter().filter(unprepared).collect();
+        loaded.lowerer.prepare(&candidates);
         let mut recipes = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            if loaded.prepared.contains_key(&candidate) {
-                continue;
-            }
             match loaded.lower(&candidate, self.options) {
                 Ok(recipe) => recipes.push(recipe),
                 Err(refusal) => tracing::debug!(%candidate, %refusal, "not prepared"),

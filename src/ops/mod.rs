@@ -222,8 +222,12 @@ impl Space {
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).
-pub trait Lowerer {
+pub trait Lowerer: Send {
     fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal>;
+
+    /// Makes what these candidates need and others share, several results side by side where each takes long and is hardly parallel in
+    /// itself. Lowering them finds it afterwards, or says what is wrong.
+    fn prepare(&mut self, _: &[Candidate]) {}
 }
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator accepts them: they show that a job survives both.

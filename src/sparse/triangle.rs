@@ -7,6 +7,7 @@ use super::Csr;
 use super::levels::{Levels, levels_of};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Sptrsv};
+use rayon::prelude::*;
 
 /// The strictly lower triangle and the diagonal of a system, both in solve order; columns increase in each row.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +24,9 @@ pub struct Triangular {
 
 /// Most rows named in an error about the diagonal.
 const NAMED: usize = 10;
+
+/// Rows that a task extracts.
+const RUN: usize = 4096;
 
 /// Why a matrix cannot be solved as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,50 +48,11 @@ impl Triangular {
     /// Extracts the triangle that the problem names from the matrix; the other triangle is ignored.
     pub fn of(matrix: &Csr, problem: &Sptrsv) -> Result<Self, TriangleError> {
         let diagonal = diagonal_of(matrix, problem)?;
-        let rows = matrix.rows();
-        let lower = problem.triangle == Triangle::Lower;
-        // The transpose of a lower triangle is an upper one.
-        let reversed = lower == problem.transpose;
-        let at = |row: usize| if reversed { rows - 1 - row } else { row };
-        let inside = |row: usize, col: usize| if lower { col < row } else { col > row };
-        let mut indptr = vec![0usize; rows + 1];
-        for row in 0..rows {
-            for &col in matrix.row(row).0 {
-                if inside(row, col as usize) {
-                    let to = if problem.transpose { col as usize } else { row };
-                    indptr[at(to) + 1] += 1;
-                }
-            }
-        }
-        for s in 0..rows {
-            indptr[s + 1] += indptr[s];
-        }
-        let mut next = indptr.clone();
-        let mut indices = vec![0u32; indptr[rows]];
-        let mut values = vec![0f64; indptr[rows]];
-        // In solve order of the source, so that the columns of each row of a transpose increase as well.
-        for s in 0..rows {
-            let row = at(s);
-            let (columns, entries) = matrix.row(row);
-            let mut put = |col: u32, value: f64| {
-                if !inside(row, col as usize) {
-                    return Ok(());
-                }
-                let (to, from) =
-                    if problem.transpose { (col as usize, row) } else { (row, col as usize) };
-                let place = &mut next[at(to)];
-                indices[*place] = at(from) as u32;
-                values[*place] = rounded(value, problem.dtype, row, col)?;
-                *place += 1;
-                Ok(())
-            };
-            let entries = columns.iter().copied().zip(entries.iter().copied());
-            if reversed && !problem.transpose {
-                entries.rev().try_for_each(|(col, value)| put(col, value))?;
-            } else {
-                entries.into_iter().try_for_each(|(col, value)| put(col, value))?;
-            }
-        }
+        let (indptr, indices, values) = match problem.transpose {
+            true => transposed(matrix, problem)?,
+            false => as_stored(matrix, problem)?,
+        };
+        let reversed = is_reversed(problem);
         let diagonal = if reversed { diagonal.into_iter().rev().collect() } else { diagonal };
         Ok(Self { indptr, indices, values, diagonal, reversed })
     }
@@ -128,6 +93,103 @@ impl Triangular {
     }
 }
 
+/// Row pointers, columns and values of a strictly lower triangle in solve order.
+type Rows = (Vec<usize>, Vec<u32>, Vec<f64>);
+
+/// Whether solve indices count the rows of the matrix from the last: the transpose of a lower triangle is an upper one.
+fn is_reversed(problem: &Sptrsv) -> bool {
+    (problem.triangle == Triangle::Lower) == problem.transpose
+}
+
+/// A triangle that is not transposed: runs of rows are copied in parallel.
+fn as_stored(matrix: &Csr, problem: &Sptrsv) -> Result<Rows, TriangleError> {
+    let (rows, reversed) = (matrix.rows(), is_reversed(problem));
+    let at = |row: usize| if reversed { rows - 1 - row } else { row };
+    // Of a reversed system the entries after the diagonal, else those before it.
+    let inside = |s: usize| {
+        let row = at(s);
+        let (columns, values) = matrix.row(row);
+        let range = match reversed {
+            true => columns.partition_point(|&col| col as usize <= row)..columns.len(),
+            false => 0..columns.partition_point(|&col| (col as usize) < row),
+        };
+        (row, &columns[range.clone()], &values[range])
+    };
+    let lengths = (0..rows).into_par_iter().with_min_len(RUN);
+    let lengths: Vec<usize> = lengths.map(|s| inside(s).1.len()).collect();
+    let mut indptr = vec![0usize; rows + 1];
+    for (s, length) in lengths.into_iter().enumerate() {
+        indptr[s + 1] = indptr[s] + length;
+    }
+    let (mut indices, mut values) = (vec![0u32; indptr[rows]], vec![0f64; indptr[rows]]);
+    let (mut rest_indices, mut rest_values) = (&mut indices[..], &mut values[..]);
+    let mut runs = Vec::with_capacity(rows.div_ceil(RUN));
+    for first in (0..rows).step_by(RUN) {
+        let end = (first + RUN).min(rows);
+        let length = indptr[end] - indptr[first];
+        let (i, after_i) = rest_indices.split_at_mut(length);
+        let (v, after_v) = rest_values.split_at_mut(length);
+        (rest_indices, rest_values) = (after_i, after_v);
+        runs.push((first..end, i, v));
+    }
+    let failed = runs.into_par_iter().find_map_first(|(run, indices, values)| {
+        let mut places = indices.iter_mut().zip(values);
+        for s in run {
+            let (row, columns, entries) = inside(s);
+            let entries = columns.iter().zip(entries);
+            let mut put = |(&col, &entry): (&u32, &f64)| {
+                let value = rounded(entry, problem.dtype, row, col)?;
+                if let Some((index, place)) = places.next() {
+                    (*index, *place) = (at(col as usize) as u32, value);
+                }
+                Ok(())
+            };
+            let done = match reversed {
+                true => entries.rev().try_for_each(&mut put),
+                false => { entries }.try_for_each(&mut put),
+            };
+            if let Err(error) = done {
+                return Some(error);
+            }
+        }
+        None
+    });
+    failed.map_or(Ok((indptr, indices, values)), Err)
+}
+
+/// The transpose of a triangle.
+fn transposed(matrix: &Csr, problem: &Sptrsv) -> Result<Rows, TriangleError> {
+    let (rows, reversed) = (matrix.rows(), is_reversed(problem));
+    let lower = problem.triangle == Triangle::Lower;
+    let at = |row: usize| if reversed { rows - 1 - row } else { row };
+    let inside = |row: usize, col: usize| if lower { col < row } else { col > row };
+    let mut indptr = vec![0usize; rows + 1];
+    for row in 0..rows {
+        for &col in matrix.row(row).0.iter().filter(|&&col| inside(row, col as usize)) {
+            indptr[at(col as usize) + 1] += 1;
+        }
+    }
+    for s in 0..rows {
+        indptr[s + 1] += indptr[s];
+    }
+    let mut next = indptr.clone();
+    let (mut indices, mut values) = (vec![0u32; indptr[rows]], vec![0f64; indptr[rows]]);
+    // In solve order of the source, so that the columns of each row of the transpose increase as well.
+    for s in 0..rows {
+        let row = at(s);
+        let (columns, entries) = matrix.row(row);
+        for (&col, &entry) in columns.iter().zip(entries) {
+            if inside(row, col as usize) {
+                let place = &mut next[at(col as usize)];
+                indices[*place] = s as u32;
+                values[*place] = rounded(entry, problem.dtype, row, col)?;
+                *place += 1;
+            }
+        }
+    }
+    Ok((indptr, indices, values))
+}
+
 /// The diagonal in the matrix's row order, rounded to the problem's data type, or an error with the rows that lack it.
 pub fn diagonal_of(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleError> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
@@ -140,23 +202,21 @@ pub fn diagonal_of(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleE
     if problem.diagonal == Diagonal::Unit {
         return Ok(vec![1.0; matrix.rows()]);
     }
-    let (mut lacking, mut count) = (Vec::new(), 0);
-    let mut diagonal = vec![1.0; matrix.rows()];
-    for (row, entry) in diagonal.iter_mut().enumerate() {
+    let value = |row: usize| {
         let (columns, values) = matrix.row(row);
         let value = columns.binary_search(&(row as u32)).map_or(0.0, |at| values[at]);
-        let value = rounded(value, problem.dtype, row, row as u32)?;
-        if value == 0.0 {
-            count += 1;
-            if lacking.len() < NAMED {
-                lacking.push(row);
-            }
-        } else {
-            *entry = value;
-        }
+        rounded(value, problem.dtype, row, row as u32)
+    };
+    let rows = (0..matrix.rows()).into_par_iter().with_min_len(RUN);
+    let diagonal: Vec<f64> = rows.map(|row| value(row).unwrap_or(f64::NAN)).collect();
+    if let Some(row) = diagonal.iter().position(|value| value.is_nan()) {
+        value(row)?;
     }
+    let lacking = diagonal.iter().enumerate().filter(|(_, value)| **value == 0.0);
+    let count = lacking.clone().count();
     if count > 0 {
-        return Err(TriangleError::Diagonal { rows: lacking, count, dtype: problem.dtype });
+        let rows = lacking.map(|(row, _)| row).take(NAMED).collect();
+        return Err(TriangleError::Diagonal { rows, count, dtype: problem.dtype });
     }
     Ok(diagonal)
 }

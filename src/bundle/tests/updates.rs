@@ -152,24 +152,26 @@ fn row_by_row(dtype: Dtype) -> Problem {
 fn rows_that_are_substituted_are_made_again() {
     let matrix = generated("cholesky_poisson2d:nx=24,ny=24,seed=1").unwrap();
     let problem = solve(1, Dtype::F64, Triangle::Lower, false);
-    let candidate = |substitute: bool| {
+    let candidate = |forms: &[&str]| {
         let candidate = Candidate::new("chains").with("rows", 32).with("terms", 1024);
         let candidate = candidate.with("unroll", 4).with("warps", 8);
-        if substitute { candidate.with("substitute", 1) } else { candidate }
+        forms.iter().fold(candidate, |candidate, form| candidate.with(form, 1))
     };
-    let update = |substitute| {
-        let (plan, blobs) =
-            plan(&matrix, &problem, DeviceKind::Cuda, &candidate(substitute)).unwrap();
+    let forms: [&[&str]; 2] = [&["substitute"], &["substitute", "staged"]];
+    let update = |forms: &[&str]| {
+        let (plan, blobs) = plan(&matrix, &problem, DeviceKind::Cuda, &candidate(forms)).unwrap();
         let update = plan.launch.as_ref().unwrap().update.as_ref().unwrap();
         let divides = update.divides(&plan.candidate.family, &plan.candidate.params);
         let file = bundle(&matrix, &(plan, blobs), Values::Included).unwrap();
         (divides, Bundle::from_bytes(file).unwrap().manifest().update_values.clone())
     };
-    assert!(matches!(update(false), (true, UpdateValues::Gather(_))));
-    assert!(matches!(update(true), (false, UpdateValues::Host(_))));
+    assert!(matches!(update(&[]), (true, UpdateValues::Gather(_))));
+    for form in forms {
+        assert!(matches!(update(form), (false, UpdateValues::Host(_))), "{form:?}");
+    }
     let device = device(DeviceKind::Cuda);
-    let packed = |matrix: &Arc<Csr>| {
-        let recipe = lowered(matrix, &problem, &device, &candidate(true)).unwrap();
+    let packed = |matrix: &Arc<Csr>, form| {
+        let recipe = lowered(matrix, &problem, &device, &candidate(form)).unwrap();
         recipe.arrays.into_iter().map(|array| array.data.len()).collect::<Vec<_>>()
     };
     // Coefficients of a hundred: no row is substituted twice.
@@ -184,7 +186,10 @@ fn rows_that_are_substituted_are_made_again() {
     let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let grown = Csr::new(rows, cols, indptr, indices, entries.collect()).unwrap();
-    assert_ne!(packed(&matrix), packed(&Arc::new(grown)));
+    let grown = Arc::new(grown);
+    for form in forms {
+        assert_ne!(packed(&matrix, form), packed(&grown, form), "{form:?}");
+    }
 }
 
 #[test]

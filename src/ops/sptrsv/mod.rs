@@ -5,6 +5,7 @@ pub mod chains;
 mod families;
 pub mod features;
 pub mod host;
+mod kept;
 mod operation;
 pub mod overlapped;
 pub mod progress;
@@ -81,18 +82,18 @@ pub fn space(
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
     let fixed = &narrowing.fixed;
     let mut shares = match (&estimate, &narrowing.full) {
-        (Some(estimate), None) => vec![
-            slices::share(&system, estimate),
-            overlapped::share(&system),
-            chains::share(&system, estimate),
-            ag::share(&system, fixed),
-        ],
-        (Some(estimate), Some(draw)) => vec![
-            slices::whole(&system, estimate, fixed, draw),
-            overlapped::whole(&system, fixed, draw),
-            chains::whole(&system, estimate, fixed, draw),
-            ag::whole(&system, fixed, draw),
-        ],
+        (Some(estimate), None) => shares_of([
+            &|| slices::share(&system, estimate),
+            &|| overlapped::share(&system),
+            &|| chains::share(&system, estimate),
+            &|| ag::share(&system, fixed),
+        ]),
+        (Some(estimate), Some(draw)) => shares_of([
+            &|| slices::whole(&system, estimate, fixed, draw),
+            &|| overlapped::whole(&system, fixed, draw),
+            &|| chains::whole(&system, estimate, fixed, draw),
+            &|| ag::whole(&system, fixed, draw),
+        ]),
         (None, None) => host::shares(&system).into(),
         (None, Some(_)) => host::whole(&system).into(),
     };
@@ -178,6 +179,11 @@ pub fn space(
         intensities: Vec::new(),
         despite,
     })
+}
+
+/// What the families for GPUs add, at once: each has passes over the system that one thread makes.
+fn shares_of(families: [&(dyn Fn() -> Share + Sync); 4]) -> Vec<Share> {
+    kept::side_by_side(&families, |family| family())
 }
 
 /// How many schemes of a family's full space have the parameter values that the request fixes.
@@ -294,6 +300,15 @@ impl Lowerer for SptrsvLowerer {
             recipe.lowering_ms += self.system.ms;
         }
         Ok(recipe)
+    }
+
+    /// What `ag` and the sweeps share takes little, or is one thing for all schemes.
+    fn prepare(&mut self, candidates: &[Candidate]) {
+        if self.system.device.kind == DeviceKind::Cuda {
+            self.slices.prepare(candidates, &self.system);
+            self.overlapped.prepare(candidates, &self.system);
+            self.chains.prepare(candidates, &self.system);
+        }
     }
 }
 

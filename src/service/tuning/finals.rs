@@ -64,8 +64,7 @@ impl Session<'_> {
         nnz: u64,
     ) -> Result<Finals, SessionError> {
         let clock = self.clock();
-        // The least of thousands of times measured once is rarely the least time.
-        let halving = matches!(strategy, SearchStrategy::Halving | SearchStrategy::Full);
+        let halving = has_a_rung(strategy);
         let [many, few] = self.measuring.rungs;
         let places = if halving { many } else { self.measuring.finalists };
         let mut contenders = best_of(self.measured(), places, expected_calls, clock);
@@ -136,7 +135,11 @@ impl Session<'_> {
     /// About how long the finals of the best so far take: trials leave this much of the budget.
     pub(super) fn finals_need(&self) -> Duration {
         let request = &self.recorder.job.request;
-        let (clock, places) = (self.clock(), self.measuring.finalists);
+        let places = match has_a_rung(request.search.strategy) {
+            true => self.measuring.rungs[1],
+            false => self.measuring.finalists,
+        };
+        let clock = self.clock();
         let best = best_of(self.measured(), places, request.expected_calls, clock);
         let us = |clock: Clock| -> f64 {
             best.iter().map(|c| clock.sample_us(c.timing.median_us)).sum::<f64>()
@@ -273,6 +276,12 @@ impl Session<'_> {
         let counts: Vec<String> = counts.iter().map(|(state, n)| format!("{n} {state}")).collect();
         format!("none of {} candidates could be measured: {}", tried.len(), counts.join(", "))
     }
+}
+
+/// Whether many candidates are timed alternately before the finals: the least of thousands of times measured once is rarely the least
+/// time.
+fn has_a_rung(strategy: SearchStrategy) -> bool {
+    matches!(strategy, SearchStrategy::Halving | SearchStrategy::Full)
 }
 
 fn give_up_us(median_us: f64) -> f64 {

@@ -25,8 +25,13 @@ const SLACK: Duration = Duration::from_secs(3);
 /// packed arrays fit into memory.
 const AHEAD: usize = 32;
 
-/// Candidates prepared per request: lowering a large system takes seconds, and the budget is checked in between.
-const PORTION: usize = 4;
+/// Preparations per request, which the evaluator makes side by side: that of a large system takes seconds, and the budget is checked
+/// in between.
+const SIDE_BY_SIDE: usize = 4;
+
+/// How long candidates are prepared before one is measured. Of what is prepared the budget may leave no time to measure anything, and
+/// outcomes may show that others are better.
+const PREPARING: Duration = Duration::from_millis(200);
 
 /// Most bytes for the arrays of candidates lowered ahead, if each of them packs the whole matrix.
 const AHEAD_BYTES: u64 = 2 << 30;
@@ -64,6 +69,7 @@ impl Session<'_> {
         );
         self.recorder.stage(Stage::Measuring, message).await?;
         let mut ahead = Ahead::of(context, &self.recorder.job.request.problem);
+        budget.keep(self.finals_need(), Duration::ZERO);
         self.prepare(selector, &mut ahead, budget).await?;
         let mut always = context.always.iter().cloned();
         let mut handed_out = 0;
@@ -72,12 +78,13 @@ impl Session<'_> {
                 Some(candidate) => candidate,
                 None => {
                     handed_out += 1;
-                    // A hill climb announces a few candidates ahead, and may change them after each outcome.
-                    let turned = selector.upcoming().first().is_some_and(|first| {
+                    // Of large systems a few are prepared at a time. A hill climb announces a few ahead, and may change them after
+                    // each outcome.
+                    let unprepared = selector.upcoming().first().is_some_and(|first| {
                         self.recorder.known(first).is_none()
                             && !ahead.prepared.contains(&first.id())
                     });
-                    if turned || handed_out % (ahead.most / 2) == 0 {
+                    if unprepared || handed_out % (ahead.most / 2) == 0 {
                         self.prepare(selector, &mut ahead, budget).await?;
                     }
                     match selector.next() {
@@ -110,18 +117,23 @@ impl Session<'_> {
         }
     }
 
-    /// Compiles the next candidates while others are measured. A failure here only loses the head start.
+    /// Lowers the next candidates, some preparations at a time, and compiles them while others are measured. A failure here only loses
+    /// the head start.
     async fn prepare(
         &mut self,
         selector: &dyn CandidateSelector,
         ahead: &mut Ahead,
         budget: &Budget,
     ) -> Result<(), SessionError> {
+        let kernels = self.kernels();
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
+        let next = selector.upcoming().iter().filter(unknown).take(ahead.most);
         let candidates: Vec<Candidate> =
-            selector.upcoming().iter().filter(unknown).take(ahead.most).cloned().collect();
-        for portion in candidates.chunks(PORTION) {
-            if budget.exhausted(self.recorder.tried_count()).is_some() {
+            next.filter(|c| !ahead.prepared.contains(&c.id())).cloned().collect();
+        let began = Instant::now();
+        for portion in portions(&candidates, SIDE_BY_SIDE, |c| kernels.preparation(c)) {
+            let exhausted = budget.exhausted(self.recorder.tried_count()).is_some();
+            if exhausted || began.elapsed() > PREPARING {
                 break;
             }
             ahead.prepared.extend(portion.iter().map(Candidate::id));
@@ -137,6 +149,7 @@ impl Session<'_> {
                 }
             }
         }
+        self.pace.1 += began.elapsed();
         Ok(())
     }
 
@@ -255,5 +268,46 @@ impl Session<'_> {
         self.signals.lasting(|| store.quarantine(&entry, &pattern)).await?;
         tracing::warn!(%candidate, state, detail, "candidate quarantined");
         Ok(())
+    }
+}
+
+/// Cuts candidates in order into runs of at most `most` preparations.
+fn portions(
+    candidates: &[Candidate],
+    most: usize,
+    preparation: impl Fn(&Candidate) -> String,
+) -> Vec<&[Candidate]> {
+    let mut portions = Vec::new();
+    let (mut first, mut made) = (0, HashSet::new());
+    for (at, candidate) in candidates.iter().enumerate() {
+        let name = preparation(candidate);
+        if made.len() == most && !made.contains(&name) {
+            portions.push(&candidates[first..at]);
+            (first, made) = (at, HashSet::new());
+        }
+        made.insert(name);
+    }
+    if first < candidates.len() {
+        portions.push(&candidates[first..]);
+    }
+    portions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_portion_ends_before_one_preparation_too_many() {
+        let named = |name: &&str| Candidate::new(name);
+        let all: Vec<Candidate> =
+            ["a", "a", "b", "a", "c", "d", "c", "e"].iter().map(named).collect();
+        let lengths = |most: usize| -> Vec<usize> {
+            portions(&all, most, |c| c.family.clone()).iter().map(|part| part.len()).collect()
+        };
+        assert_eq!(lengths(1), [2, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(lengths(2), [4, 3, 1]);
+        assert_eq!(lengths(5), [8]);
+        assert!(portions(&[], 2, Candidate::to_string).is_empty());
     }
 }

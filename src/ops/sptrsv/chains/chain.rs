@@ -7,6 +7,7 @@
 use crate::ops::sptrsv::System;
 use crate::ops::sptrsv::slices::equations::{ByLevel, coefficient};
 use crate::ops::sptrsv::slices::rewrite::GROWTH;
+use crate::sparse::Triangular;
 
 /// A chain may store this many values for each one that it has, where rows need different columns.
 const STORED_PER_TERM: usize = 2;
@@ -65,12 +66,10 @@ impl Chains {
             let parents = triangular.row(row as usize).0;
             let latest = parents.iter().copied().max_by_key(|&it| level_of[it as usize]);
             let chain = latest.map(|latest| of[latest as usize]).filter(|&chain| {
-                let chain_rows = &open[chain as usize].rows;
-                let first = level_of[chain_rows[0] as usize];
-                let early = |&it: &u32| of[it as usize] == chain || level_of[it as usize] < first;
-                chain_rows.last().copied() == latest
-                    && chain_rows.len() < most
-                    && parents.iter().all(early)
+                let Open { last, rows, first_level, .. } = open[chain as usize];
+                let early =
+                    |&it: &u32| of[it as usize] == chain || level_of[it as usize] < first_level;
+                Some(last) == latest && (rows as usize) < most && parents.iter().all(early)
             });
             let chain = chain.filter(|&chain| {
                 growth.as_mut().is_none_or(|growth| stays_small(system, row, &of, chain, growth))
@@ -78,11 +77,10 @@ impl Chains {
             if let Some(chain) = chain {
                 let into = &mut open[chain as usize];
                 let outside = parents.iter().copied().filter(|&it| of[it as usize] != chain);
-                let terms = into.terms + merge(&into.needs, outside, &mut union);
-                let stored = union.len() * (into.rows.len() + 1);
-                if stored <= STORED_PER_TERM * terms + SPARE * (into.rows.len() + 1) {
-                    into.rows.push(row);
-                    into.terms = terms;
+                let terms = into.terms + merge(into.needs(triangular), outside, &mut union);
+                let rows = into.rows as usize + 1;
+                if union.len() * rows <= STORED_PER_TERM * terms + SPARE * rows {
+                    (into.rows, into.last, into.terms) = (rows as u32, row, terms);
                     std::mem::swap(&mut into.needs, &mut union);
                     of[row as usize] = chain;
                     continue;
@@ -93,27 +91,37 @@ impl Chains {
                 // Nobody is substituted in it.
                 stays_small(system, row, &of, open.len() as u32, growth);
             }
-            let needs = parents.to_vec();
-            open.push(Open { terms: needs.len(), rows: vec![row], needs });
+            open.push(Open {
+                rows: 1,
+                last: row,
+                first_level: level_of[row as usize],
+                needs: Vec::new(),
+                terms: parents.len(),
+            });
         }
-        Self::joined(open, of)
+        Self::joined(&open, of, triangular, &by_level)
     }
 
-    fn joined(open: Vec<Open>, of: Vec<u32>) -> Self {
-        let mut chains = Self { start: vec![0], needs_start: vec![0], ..Self::default() };
-        chains.rows.reserve_exact(of.len());
-        chains.needs.reserve_exact(open.iter().map(|it| it.needs.len()).sum());
-        chains.place = vec![0; of.len()];
+    fn joined(open: &[Open], of: Vec<u32>, triangular: &Triangular, by_level: &ByLevel) -> Self {
+        let (mut start, mut needs_start) = (vec![0], vec![0]);
+        let mut needs = Vec::with_capacity(open.iter().map(|it| it.needs(triangular).len()).sum());
+        let mut end = 0;
         for chain in open {
-            for (place, &row) in chain.rows.iter().enumerate() {
-                chains.place[row as usize] = place as u32;
-            }
-            chains.rows.extend(chain.rows);
-            chains.needs.extend(chain.needs);
-            chains.start.push(chains.rows.len());
-            chains.needs_start.push(chains.needs.len());
+            end += chain.rows as usize;
+            needs.extend_from_slice(chain.needs(triangular));
+            start.push(end);
+            needs_start.push(needs.len());
         }
-        Self { of, ..chains }
+        // Rows joined in the order of their levels.
+        let mut next = start.clone();
+        let (mut rows, mut place) = (vec![0; of.len()], vec![0; of.len()]);
+        for &row in &by_level.order {
+            let chain = of[row as usize] as usize;
+            place[row as usize] = (next[chain] - start[chain]) as u32;
+            rows[next[chain]] = row;
+            next[chain] += 1;
+        }
+        Self { rows, start, of, place, needs, needs_start }
     }
 }
 
@@ -134,10 +142,23 @@ fn stays_small(system: &System, row: u32, of: &[u32], chain: u32, growth: &mut [
 
 /// A chain that rows may still join.
 struct Open {
-    rows: Vec<u32>,
+    rows: u32,
+    last: u32,
+    /// The level of its first row.
+    first_level: u32,
+    /// What its rows need besides each other; empty for one row, which needs its parents.
     needs: Vec<u32>,
-    /// Terms of its rows in `needs`.
+    /// Terms of its rows in what they need.
     terms: usize,
+}
+
+impl Open {
+    fn needs<'a>(&'a self, triangular: &'a Triangular) -> &'a [u32] {
+        match self.rows {
+            1 => triangular.row(self.last as usize).0,
+            _ => &self.needs,
+        }
+    }
 }
 
 /// Writes the union of two lists in rising order to `union`, and returns how many the others are.

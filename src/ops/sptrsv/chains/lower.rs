@@ -8,6 +8,7 @@ use super::text::{kernel, source};
 use crate::domain::Candidate;
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
 use crate::ops::Refusal;
+use crate::ops::sptrsv::kept::{Kept, distinct};
 use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,10 +16,15 @@ use std::time::Instant;
 /// Most bytes of packed systems that are kept for later schemes.
 const KEPT_BYTES: u64 = 1 << 30;
 
-/// Keeps each packing of one system for the schemes that share it. The oldest are dropped first.
-#[derive(Default)]
+/// Keeps each packing of one system for the schemes that share it.
 pub struct ChainsLowerer {
-    packed: Vec<(Shape, Arc<Packed>)>,
+    packed: Kept<Shape, Packed>,
+}
+
+impl Default for ChainsLowerer {
+    fn default() -> Self {
+        Self { packed: Kept::at_most(KEPT_BYTES, Packed::bytes) }
+    }
 }
 
 impl ChainsLowerer {
@@ -44,21 +50,26 @@ impl ChainsLowerer {
         Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(packed.ms), ..bare })
     }
 
-    fn packed(&mut self, shape: &Shape, system: &System) -> Result<Arc<Packed>, Refusal> {
-        if let Some((_, packed)) = self.packed.iter().find(|(known, _)| known == shape) {
-            return Ok(packed.clone());
-        }
-        let packed = Arc::new(pack(system, shape)?);
-        prove(&packed, shape, system.triangular.rows())?;
-        let kept = |packed: &[(Shape, Arc<Packed>)]| -> u64 {
-            packed.iter().map(|(_, packed)| packed.bytes()).sum()
-        };
-        while !self.packed.is_empty() && packed.bytes() + kept(&self.packed) > KEPT_BYTES {
-            self.packed.remove(0);
-        }
-        self.packed.push((*shape, packed.clone()));
-        Ok(packed)
+    /// Packs what these candidates need, several shapes at once.
+    pub fn prepare(&mut self, candidates: &[Candidate], system: &System) {
+        let schemes = candidates.iter().filter_map(Scheme::of);
+        let legal = schemes.filter(|scheme| legal(scheme, system).is_ok());
+        let shapes = distinct(legal.map(|scheme| scheme.shape));
+        self.packed.make(&shapes, |shape| proved(shape, system));
     }
+
+    fn packed(&mut self, shape: &Shape, system: &System) -> Result<Arc<Packed>, Refusal> {
+        match self.packed.get(shape) {
+            Some(packed) => Ok(packed),
+            None => Ok(self.packed.put(*shape, proved(shape, system)?)),
+        }
+    }
+}
+
+fn proved(shape: &Shape, system: &System) -> Result<Packed, Refusal> {
+    let packed = pack(system, shape)?;
+    prove(&packed, shape, system.triangular.rows())?;
+    Ok(packed)
 }
 
 fn arrays(shape: &Shape, packed: &Packed) -> Vec<Array> {

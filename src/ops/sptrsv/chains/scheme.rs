@@ -51,6 +51,7 @@ impl Scheme {
         let possible = [4, 8, 16, 32].contains(&shape.rows)
             && (64..=1 << 20).contains(&shape.terms)
             && (!staged || (substitute && shape.terms.is_multiple_of(4) && shape.terms >= 128))
+            && (!staged || unroll > 1)
             && (1..=8).contains(&unroll)
             && (1..=32).contains(&warps);
         (candidate.family == FAMILY && possible).then_some(Self { shape, unroll, warps })

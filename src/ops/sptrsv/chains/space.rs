@@ -26,6 +26,9 @@ const MOST_COLUMNS: u32 = 64;
 /// Warps times rows of a chain whose panels are staged: a lane has the terms of a group of columns in registers, one for each row.
 const MOST_ROWS: u32 = 256;
 
+/// Most warps if panels are staged: with 64 registers a lane, which 32 warps have, they spill.
+const MOST_STAGED_WARPS: u32 = 16;
+
 /// Terms from which a system is large: packing it takes so long that it is done for a few shapes only.
 const LARGE: usize = 1_000_000;
 
@@ -99,7 +102,8 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
             scheme.warps, scheme.unroll
         ));
     }
-    if scheme.shape.staged && scheme.warps * scheme.shape.rows > MOST_ROWS {
+    let many_rows = scheme.warps * scheme.shape.rows > MOST_ROWS;
+    if scheme.shape.staged && (many_rows || scheme.warps > MOST_STAGED_WARPS) {
         return Err(format!(
             "{} warps leave too few registers for {} rows of a chain",
             scheme.warps, scheme.shape.rows
@@ -130,7 +134,10 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     if let Some(why) = lacking(system) {
         return empty(format!("{FAMILY}: {why}"));
     }
-    let surveys = surveyed(system);
+    let mut surveys = Surveys::from([(LONGEST, survey(system, LONGEST))]);
+    if pays(system, &surveys) {
+        surveys = surveyed(system);
+    }
     let list = listed(system, &surveys, estimate);
     let mut scored = predicted(system, &surveys, &list);
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
@@ -140,7 +147,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
          of 1024 values"
             .to_owned(),
         "chains: rows are substituted in each other where no row's terms reach 1e6 times the right-hand side, with up to 16 or 32 rows \
-         and panels of 1024 or 4096 values, or of 512 to 2048 if they are staged in shared memory; above 1,000,000 terms 16 rows and 1024 \
+         and panels of 1024 or 4096 values, or of 32 columns to 2048 values if they are staged in shared memory; above 1,000,000 terms 16 rows and 1024 \
          values, and staged also 16 with 512 and 32 with 2048"
             .to_owned(),
     ];
@@ -182,13 +189,7 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
 
 /// The reduced list, of schemes that can run.
 fn listed(system: &System, surveys: &Surveys, estimate: &Estimate) -> Vec<Scheme> {
-    let levels = system.levels.widths.len();
-    if levels < 2 {
-        return Vec::new();
-    }
-    let longest = (ROWS[ROWS.len() - 1], false);
-    let waits = surveys.get(&longest).map_or(f64::INFINITY, |survey| survey.waits);
-    if waits > WAITS_LEFT * levels as f64 {
+    if !pays(system, surveys) {
         return Vec::new();
     }
     let large = system.triangular.nnz() + system.triangular.rows() > LARGE;
@@ -201,7 +202,10 @@ fn listed(system: &System, surveys: &Surveys, estimate: &Estimate) -> Vec<Scheme
         (true, false, false) => tame && shape.rows >= 16 && [1024, 4096].contains(&shape.terms),
         (true, false, true) => tame && (shape.rows, shape.terms) == (16, 1024),
         // The columns of the chain before stay with a chain; two panels a warp fit shared memory.
-        (true, true, false) => tame && shape.rows >= 16 && shape.terms <= 2048,
+        (true, true, false) => {
+            let a_chain = 32 * shape.rows;
+            tame && shape.rows >= 16 && (a_chain..=2048).contains(&shape.terms)
+        }
         (true, true, true) => {
             tame && [(16, 512), (16, 1024), (32, 2048)].contains(&(shape.rows, shape.terms))
         }
@@ -214,6 +218,13 @@ fn listed(system: &System, surveys: &Surveys, estimate: &Estimate) -> Vec<Scheme
     every().into_iter().filter(scheme_worth).collect()
 }
 
+/// Whether the longest chains leave few enough waits.
+fn pays(system: &System, surveys: &Surveys) -> bool {
+    let levels = system.levels.widths.len();
+    let waits = surveys.get(&LONGEST).map_or(f64::INFINITY, |survey| survey.waits);
+    levels > 1 && waits <= WAITS_LEFT * levels as f64
+}
+
 /// What chains of at most some number of rows make of a system.
 #[derive(Clone, Copy, Debug, Default)]
 struct Survey {
@@ -224,6 +235,9 @@ struct Survey {
     values: f64,
     columns: f64,
 }
+
+/// The most rows of a chain, not substituted in each other.
+const LONGEST: (u32, bool) = (ROWS[ROWS.len() - 1], false);
 
 /// By the most rows of a chain, and whether they are substituted in each other.
 type Surveys = HashMap<(u32, bool), Survey>;

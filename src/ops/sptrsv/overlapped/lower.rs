@@ -8,6 +8,7 @@ use super::text::{kernel, source};
 use crate::domain::Candidate;
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
 use crate::ops::Refusal;
+use crate::ops::sptrsv::kept::{Kept, distinct};
 use crate::ops::sptrsv::slices::equations::Equations;
 use crate::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use crate::ops::sptrsv::slices::split::{Parts, split};
@@ -21,11 +22,17 @@ const KEPT_BYTES: u64 = 1 << 30;
 /// Equations that are not rewritten: only the diagonal is divided out.
 const PLAIN: Rewrite = Rewrite::of(0, 64);
 
-/// Keeps what schemes of one system share: the equations by their longest row, and each packing. The oldest are dropped first.
-#[derive(Default)]
+/// Keeps what schemes of one system share: the equations by their longest row, and each packing.
 pub struct OverlappedLowerer {
     equations: Vec<(u32, Arc<Equations>)>,
-    packed: Vec<(Shape, Arc<Packed>)>,
+    packed: Kept<Shape, Packed>,
+}
+
+impl Default for OverlappedLowerer {
+    fn default() -> Self {
+        let packed = Kept::at_most(KEPT_BYTES, Packed::bytes);
+        Self { equations: Vec::new(), packed }
+    }
 }
 
 impl OverlappedLowerer {
@@ -52,22 +59,26 @@ impl OverlappedLowerer {
         Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(values_ms), ..bare })
     }
 
-    fn packed(&mut self, shape: &Shape, system: &System) -> Result<(f64, Arc<Packed>), Refusal> {
-        let equations = self.equations(shape.row_terms(), system);
-        if let Some((_, packed)) = self.packed.iter().find(|(known, _)| known == shape) {
-            return Ok((equations.ms, packed.clone()));
+    /// Packs what these candidates need, several shapes at once.
+    pub fn prepare(&mut self, candidates: &[Candidate], system: &System) {
+        let schemes = candidates.iter().filter_map(Scheme::of);
+        let legal = schemes.filter(|scheme| legal(scheme, system).is_ok());
+        let shapes = distinct(legal.map(|scheme| scheme.shape));
+        for longest in distinct(shapes.iter().map(Shape::row_terms)) {
+            let equations = self.equations(longest, system);
+            let such: Vec<Shape> =
+                shapes.iter().filter(|shape| shape.row_terms() == longest).copied().collect();
+            self.packed.make(&such, |shape| proved(shape, &equations, system));
         }
-        let packed = Arc::new(pack(&equations, system.problem.dtype, shape)?);
-        prove(&packed, shape, system.triangular.rows())?;
-        while !self.packed.is_empty() && packed.bytes() + self.bytes() > KEPT_BYTES {
-            self.packed.remove(0);
-        }
-        self.packed.push((*shape, packed.clone()));
-        Ok((equations.ms, packed))
     }
 
-    fn bytes(&self) -> u64 {
-        self.packed.iter().map(|(_, packed)| packed.bytes()).sum()
+    fn packed(&mut self, shape: &Shape, system: &System) -> Result<(f64, Arc<Packed>), Refusal> {
+        let equations = self.equations(shape.row_terms(), system);
+        let packed = match self.packed.get(shape) {
+            Some(packed) => packed,
+            None => self.packed.put(*shape, proved(shape, &equations, system)?),
+        };
+        Ok((equations.ms, packed))
     }
 
     fn equations(&mut self, longest: u32, system: &System) -> Arc<Equations> {
@@ -81,6 +92,12 @@ impl OverlappedLowerer {
         self.equations.push((longest, equations.clone()));
         equations
     }
+}
+
+fn proved(shape: &Shape, equations: &Equations, system: &System) -> Result<Packed, Refusal> {
+    let packed = pack(equations, system.problem.dtype, shape)?;
+    prove(&packed, shape, system.triangular.rows())?;
+    Ok(packed)
 }
 
 fn arrays(shape: &Shape, packed: &Packed) -> Vec<Array> {

@@ -1,5 +1,6 @@
 //! Equations `x = P b + M x` in windows: the system, and the results of rewriting and splitting it.
 
+use super::alike::Alike;
 use crate::sparse::Triangular;
 use crate::sparse::levels::Levels;
 
@@ -89,6 +90,8 @@ pub struct Equations {
     pub rows: Vec<Option<u32>>,
     pub window_of: Vec<u32>,
     pub windows: u32,
+    /// Which other rewritings give the same equations.
+    pub alike: Alike,
     /// Host time spent on them, milliseconds.
     pub ms: f64,
 }

@@ -6,6 +6,7 @@ use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
 use super::survey::{LevelProfile, Reach, survey};
 use crate::domain::Candidate;
 use crate::ops::sptrsv::System;
+use rayon::prelude::*;
 use std::collections::HashMap;
 
 /// Microseconds of a launch.
@@ -59,7 +60,7 @@ impl Estimate {
         let hop_ns = if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
         let profile = LevelProfile::of(system);
         let amplification = super::space::amplification(system);
-        let surveyed = super::space::rewrites(system, amplification).into_iter();
+        let surveyed = super::space::rewrites(system, amplification).into_par_iter();
         Self {
             levels: system.levels.widths.len().max(1) as f64,
             rows: system.triangular.rows().max(1) as f64,

@@ -1,6 +1,7 @@
 //! Lowers a scheme: rewrites, splits and packs the system (shared results are kept), proves progress, and plans the launches. Where the
 //! solution is to be refined, that is tried first.
 
+use super::alike::Alike;
 use super::equations::Equations;
 use super::pack::{Packed, Packing, pack};
 use super::prove::prove;
@@ -13,6 +14,7 @@ use super::text::{Pass, RESIDUAL_THREADS, Range, Text, WARPS_A_BLOCK, source};
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
 use crate::domain::{Candidate, Dtype};
 use crate::ops::Refusal;
+use crate::ops::sptrsv::kept::{Kept, distinct, side_by_side};
 use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,13 +25,25 @@ const KEPT_BYTES: u64 = 3 << 30;
 /// Threads per block of a launch that does not wait.
 const WINDOW_BLOCK: u32 = 256;
 
-/// Keeps what schemes of one system share: each rewriting, and each packing of it. The oldest are dropped first.
-#[derive(Default)]
+/// Keeps what schemes of one system share: each rewriting, and each packing of it.
 pub struct SlicesLowerer {
-    equations: Vec<(Rewrite, Arc<Equations>)>,
+    equations: Kept<Rewrite, Equations>,
     /// Rewritings whose solutions refinement does not make good for.
-    refused: Vec<(Rewrite, Refusal)>,
-    packed: Vec<((Rewrite, Packing), Arc<Packed>)>,
+    refused: Vec<(Rewrite, Alike, Refusal)>,
+    packed: Kept<Key, Packed>,
+}
+
+/// What a packed system is made of.
+type Key = (Rewrite, Packing);
+
+/// Equations with the rewriting that they were made by.
+type Known = (Rewrite, Arc<Equations>);
+
+impl Default for SlicesLowerer {
+    fn default() -> Self {
+        let equations = Kept::at_most(KEPT_BYTES, Equations::bytes);
+        Self { equations, refused: Vec::new(), packed: Kept::at_most(KEPT_BYTES, Packed::bytes) }
+    }
 }
 
 impl SlicesLowerer {
@@ -37,11 +51,11 @@ impl SlicesLowerer {
         let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
         legal(&scheme, system).map_err(Refusal)?;
         let packing = scheme.packing(system.problem.rhs, system.device.multiprocessors);
-        let (equations_ms, packed) = self.packed(scheme.rewrite, packing, system)?;
+        let (key, equations_ms, packed) = self.packed(scheme.rewrite, packing, system)?;
         let started = Instant::now();
         let layout = Layout { scheme: &scheme, system, packed: &packed };
         let (program, scratch) = layout.program()?;
-        let arrays = arrays(&scheme, packing, &packed);
+        let arrays = arrays(key, &packed);
         let bare = Recipe::bare(candidate, Program::Cuda(program));
         let values_ms = equations_ms + packed.ms;
         let lowering_ms = values_ms + started.elapsed().as_secs_f64() * 1e3;
@@ -49,69 +63,128 @@ impl SlicesLowerer {
         Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(values_ms), ..bare })
     }
 
+    /// Rewrites and packs what these candidates need, several rewritings and then several packings at once.
+    pub fn prepare(&mut self, candidates: &[Candidate], system: &System) {
+        let schemes = candidates.iter().filter_map(Scheme::of);
+        let legal = schemes.filter(|scheme| legal(scheme, system).is_ok());
+        let (rhs, multiprocessors) = (system.problem.rhs, system.device.multiprocessors);
+        let packings =
+            distinct(legal.map(|scheme| (scheme.rewrite, scheme.packing(rhs, multiprocessors))));
+        let rewritings = distinct(packings.iter().map(|&(rewriting, _)| rewriting));
+        let missing: Vec<Rewrite> =
+            rewritings.into_iter().filter(|&it| self.known(it).is_none()).collect();
+        let made = side_by_side(&missing, |&rewriting| rewritten(rewriting, system));
+        for (rewriting, made) in missing.into_iter().zip(made) {
+            // Lowering says why one is refused.
+            self.keep(rewriting, made).ok();
+        }
+        let known = packings.into_iter().filter_map(|(rewriting, packing)| {
+            let (same, equations) = self.known(rewriting)?.ok()?;
+            Some(((same, packing), equations))
+        });
+        let mut ready: Vec<(Key, Arc<Equations>)> = Vec::new();
+        for (key, equations) in known {
+            let listed = ready.iter().any(|(other, _)| *other == key);
+            if !listed && self.packed.get(&key).is_none() {
+                ready.push((key, equations));
+            }
+        }
+        let packed = side_by_side(&ready, |((_, how), equations)| proved(equations, *how, system));
+        for ((key, _), packed) in ready.into_iter().zip(packed) {
+            if let Ok(packed) = packed {
+                self.put(key, packed);
+            }
+        }
+    }
+
+    /// The packing of a rewriting, which may be that of another one with the same equations, and the host time of rewriting.
     fn packed(
         &mut self,
         rewriting: Rewrite,
         packing: Packing,
         system: &System,
-    ) -> Result<(f64, Arc<Packed>), Refusal> {
-        let equations = self.equations(rewriting, system)?;
-        let key = (rewriting, packing);
-        if let Some((_, packed)) = self.packed.iter().find(|(known, _)| *known == key) {
-            return Ok((equations.ms, packed.clone()));
-        }
-        let packed = Arc::new(pack(&equations, system.problem.dtype, packing)?);
-        prove(&packed, packing, system.triangular.rows())?;
-        self.make_room(packed.bytes());
-        self.packed.push((key, packed.clone()));
-        Ok((equations.ms, packed))
+    ) -> Result<(Key, f64, Arc<Packed>), Refusal> {
+        let (same, equations) = match self.known(rewriting) {
+            Some(known) => known,
+            None => self.keep(rewriting, rewritten(rewriting, system)),
+        }?;
+        let key = (same, packing);
+        let packed = match self.packed.get(&key) {
+            Some(packed) => packed,
+            None => self.put(key, proved(&equations, packing, system)?),
+        };
+        Ok((key, equations.ms, packed))
     }
 
-    fn equations(
+    /// The equations of a rewriting, and of which one they are: several may give the same.
+    fn known(&self, rewriting: Rewrite) -> Option<Result<Known, Refusal>> {
+        let refused = self.refused.iter().find(|(own, alike, _)| alike.covers(*own, rewriting));
+        if let Some((.., why)) = refused {
+            return Some(Err(why.clone()));
+        }
+        let same = self.equations.find(|own, equations| equations.alike.covers(*own, rewriting));
+        same.map(Ok)
+    }
+
+    fn keep(
         &mut self,
         rewriting: Rewrite,
-        system: &System,
-    ) -> Result<Arc<Equations>, Refusal> {
-        if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == rewriting) {
-            return Ok(known.clone());
+        made: Result<Equations, (Alike, Refusal)>,
+    ) -> Result<Known, Refusal> {
+        // It may have been made beside another that turned out to be the same.
+        if let Some(known) = self.known(rewriting) {
+            return known;
         }
-        if let Some((_, why)) = self.refused.iter().find(|(known, _)| *known == rewriting) {
-            return Err(why.clone());
-        }
-        let width = Columns::of(system.problem.rhs).width();
-        let mut equations = split(rewrite(system, rewriting), Parts::of_slices(width));
-        if rewriting.refine {
-            let started = Instant::now();
-            if let Err(why) = refine::tried(system, &equations) {
-                self.refused.push((rewriting, why.clone()));
-                return Err(why);
+        match made {
+            Ok(equations) => {
+                self.make_room(equations.bytes());
+                Ok((rewriting, self.equations.put(rewriting, equations)))
             }
-            equations.ms += started.elapsed().as_secs_f64() * 1e3;
+            Err((alike, why)) => {
+                self.refused.push((rewriting, alike, why.clone()));
+                Err(why)
+            }
         }
-        let equations = Arc::new(equations);
-        self.make_room(equations.bytes());
-        self.equations.push((rewriting, equations.clone()));
-        Ok(equations)
     }
 
+    fn put(&mut self, key: Key, packed: Packed) -> Arc<Packed> {
+        self.make_room(packed.bytes());
+        self.packed.put(key, packed)
+    }
+
+    /// Both share the room. Packings go first: they are remade faster than equations.
     fn make_room(&mut self, bytes: u64) {
-        let equations: u64 = self.equations.iter().map(|(_, equations)| equations.bytes()).sum();
-        let packed: u64 = self.packed.iter().map(|(_, packed)| packed.bytes()).sum();
-        let mut over = (equations + packed + bytes).saturating_sub(KEPT_BYTES);
-        while over > 0 && !(self.packed.is_empty() && self.equations.is_empty()) {
-            // Packings first: they are remade faster than equations.
-            let gone = if self.packed.is_empty() {
-                self.equations.remove(0).1.bytes()
-            } else {
-                self.packed.remove(0).1.bytes()
-            };
+        let all = self.equations.bytes() + self.packed.bytes() + bytes;
+        let mut over = all.saturating_sub(KEPT_BYTES);
+        while over > 0 {
+            let gone = self.packed.drop_oldest().or_else(|| self.equations.drop_oldest());
+            let Some(gone) = gone else { return };
             over = over.saturating_sub(gone);
         }
     }
 }
 
-fn arrays(scheme: &Scheme, packing: Packing, packed: &Packed) -> Vec<Array> {
-    let Rewrite { window_ns, terms, refine } = scheme.rewrite;
+/// The equations of a rewriting, split where they are long. One whose solutions refinement does not make good for is refused.
+fn rewritten(rewriting: Rewrite, system: &System) -> Result<Equations, (Alike, Refusal)> {
+    let width = Columns::of(system.problem.rhs).width();
+    let mut equations = split(rewrite(system, rewriting), Parts::of_slices(width));
+    if rewriting.refine {
+        let started = Instant::now();
+        refine::tried(system, &equations).map_err(|why| (equations.alike, why))?;
+        equations.ms += started.elapsed().as_secs_f64() * 1e3;
+    }
+    Ok(equations)
+}
+
+fn proved(equations: &Equations, packing: Packing, system: &System) -> Result<Packed, Refusal> {
+    let packed = pack(equations, system.problem.dtype, packing)?;
+    prove(&packed, packing, system.triangular.rows())?;
+    Ok(packed)
+}
+
+/// The arrays have the name of what they are made of, so that schemes with the same ones share them on the device.
+fn arrays((rewriting, packing): Key, packed: &Packed) -> Vec<Array> {
+    let Rewrite { window_ns, terms, refine } = rewriting;
     let Packing { width, lanes, warps, .. } = packing;
     let grown = if refine { "_refined" } else { "" };
     let name = |what| format!("slices_{what}_{window_ns}_{terms}{grown}_{width}_{lanes}_{warps}");

@@ -4,6 +4,7 @@
 //! of long rows, and shared memory of one multiprocessor or one cluster as the place where unknowns are awaited.
 
 pub mod accumulate;
+pub mod alike;
 pub mod equations;
 pub mod estimate;
 pub mod lower;
@@ -11,6 +12,7 @@ pub mod pack;
 pub mod prove;
 pub mod refine;
 pub mod rewrite;
+mod rewriting;
 pub mod scheme;
 pub mod space;
 pub mod split;

@@ -2,6 +2,8 @@
 
 use super::pack::{NO_TERM, Packed, Packing};
 use crate::ops::Refusal;
+use rayon::prelude::*;
+use std::ops::Range;
 
 /// Refuses a packed system in which a slice would wait for one that is not in an earlier window, or would read outside of the
 /// arrays. `rows` is the length of b.
@@ -14,6 +16,7 @@ pub fn prove(packed: &Packed, packing: Packing, rows: usize) -> Result<(), Refus
     let slices = packed.meta.chunks_exact(4);
     let windows = packed.window_start.windows(2);
     let window_of = windows.flat_map(|window| (window[0]..window[1]).map(|_| window[0]));
+    let mut laid = Vec::with_capacity(slices.len());
     let (mut slot, mut step) = (0usize, 0usize);
     for (meta, window) in slices.clone().zip(window_of) {
         let [first, at, steps, shape] = [meta[0], meta[1], meta[2], meta[3]];
@@ -25,19 +28,8 @@ pub fn prove(packed: &Packed, packing: Packing, rows: usize) -> Result<(), Refus
                 "slice {meta:?} is not {count} equations from slot {slot}, step {step} on"
             )));
         }
-        let terms = |from: usize, steps: usize| {
-            let entries = packed.cols.get(from * width..(from + steps) * width);
-            entries.unwrap_or(&[NO_TERM - 1]).iter().copied().filter(|&col| col != NO_TERM)
-        };
-        if let Some(row) = terms(step, b).find(|&row| row as usize >= rows) {
-            return Err(Refusal(format!("slot {slot} would read row {row} of {rows}")));
-        }
         let earlier = packed.meta.get(window as usize * 4).copied().unwrap_or(0);
-        if let Some(other) = terms(step + b, x).find(|&other| other >= earlier) {
-            return Err(Refusal(format!(
-                "a slot from {slot} on would need slot {other}, which is not before its window's first, {earlier}"
-            )));
-        }
+        laid.push(Laid { slot, earlier, known: step..step + b, unknown: step + b..step + b + x });
         (slot, step) = (slot + count, step + b + x);
     }
     let whole = packed.window_start.last().map_or(0, |&end| end as usize) == slices.len();
@@ -49,7 +41,33 @@ pub fn prove(packed: &Packed, packing: Packing, rows: usize) -> Result<(), Refus
             packed.cols.len()
         )));
     }
-    Ok(())
+    let terms = |steps: &Range<usize>| {
+        let entries = &packed.cols[steps.start * width..steps.end * width];
+        entries.iter().copied().filter(|&col| col != NO_TERM)
+    };
+    laid.par_iter().with_min_len(AT_ONCE).try_for_each(|slice| {
+        let Laid { slot, earlier, known, unknown } = slice;
+        if let Some(row) = terms(known).find(|&row| row as usize >= rows) {
+            return Err(Refusal(format!("slot {slot} would read row {row} of {rows}")));
+        }
+        match terms(unknown).find(|other| other >= earlier) {
+            None => Ok(()),
+            Some(other) => Err(Refusal(format!(
+                "a slot from {slot} on would need slot {other}, which is not before its window's first, {earlier}"
+            ))),
+        }
+    })
+}
+
+/// Slices whose terms a task looks at.
+const AT_ONCE: usize = 256;
+
+/// A slice: its first slot, the first of its window, and where its terms are, in steps.
+struct Laid {
+    slot: usize,
+    earlier: u32,
+    known: Range<usize>,
+    unknown: Range<usize>,
 }
 
 #[cfg(test)]
@@ -112,7 +130,7 @@ mod tests {
             assert!(complaint.contains("is not"), "word {word} {to}: {complaint}");
         }
         // More steps than there are entries.
-        assert!(complaint(|packed| set(&mut packed.meta, 6, 1 | 9 << 16)).contains("would need"));
+        assert!(complaint(|packed| set(&mut packed.meta, 6, 1 | 9 << 16)).contains("are not"));
         assert!(complaint(|packed| packed.slots = 4).contains("are not"));
         assert!(complaint(|packed| packed.window_start = vec![0, 1]).contains("are not"));
     }

@@ -17,21 +17,18 @@
 //! them (Higham and Pothen, SIAM J. Sci. Comput. 15(1), 1994: the method is stable where the inverted parts are well
 //! conditioned), so a window closes before an equation that has grown by more than `GROWTH`.
 
-use super::accumulate::Accumulators;
+use super::alike::Alike;
 use super::equations::{ByLevel, Equations, Place, Segment, coefficient};
 use super::refine;
+use super::rewriting::Rewriting;
 use crate::domain::Dtype;
 use crate::ops::sptrsv::System;
 use crate::sparse::Triangular;
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Levels of at least this many rows are rewritten in parallel, by tasks of at least half as many.
-const PARALLEL_ROWS: usize = 256;
-
-/// Terms of a segment that narrow levels append to, after which the next segment begins.
-const SEGMENT_TERMS: usize = 1 << 20;
+pub(super) const PARALLEL_ROWS: usize = 256;
 
 /// Largest ratio of an equation's magnitude to that of the row it came from.
 ///
@@ -39,18 +36,6 @@ const SEGMENT_TERMS: usize = 1 << 20;
 /// 1: an upper bound of sum |P_k d_k| + sum |M_k|, and the same however rows of the system are scaled. The tolerance of the
 /// verification leaves about eight bits, and refinement more ([`refine::growth`]).
 pub(in crate::ops::sptrsv) const GROWTH: f64 = 256.0;
-
-/// Memory of the accumulators of all threads together, bytes.
-const ACCUMULATOR_BYTES: usize = 4 << 30;
-
-/// Most terms of a whole rewritten system: beyond it windows close at once.
-const MOST_TERMS: usize = 600_000_000;
-
-/// Largest multiple of the system's own terms: beyond it memory is spent for little.
-const MOST_FILL: usize = 24;
-
-/// Number of terms that any system may reach, however few its own are.
-const FEW_TERMS: usize = 50_000_000;
 
 /// How far to rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +55,7 @@ impl Rewrite {
     }
 
     /// Largest growth of an equation, see [`GROWTH`].
-    fn most_growth(self, dtype: Dtype) -> f64 {
+    pub(super) fn most_growth(self, dtype: Dtype) -> f64 {
         if self.refine { refine::growth(dtype) } else { GROWTH }
     }
 }
@@ -79,18 +64,61 @@ impl Rewrite {
 pub fn rewrite(system: &System, how: Rewrite) -> Equations {
     let started = Instant::now();
     let triangular = &*system.triangular;
-    let rows = triangular.rows();
     let by_level = ByLevel::of(&system.levels);
+    let mut equations = match how.window_ns {
+        0 => plain(system, &by_level),
+        _ => substituted(system, &by_level, how),
+    };
+    equations.rows =
+        (0..triangular.rows()).map(|row| Some(triangular.original(row) as u32)).collect();
+    equations.ms = started.elapsed().as_secs_f64() * 1e3;
+    equations
+}
+
+fn substituted(system: &System, by_level: &ByLevel, how: Rewrite) -> Equations {
     let mut work = Rewriting::new(system, how, rayon::current_num_threads());
     let mut cost = WindowCost::of(system, how);
     for level in 0..system.levels.widths.len() {
         work.take(by_level.rows(level), &mut cost);
     }
-    let windows = if rows == 0 { 0 } else { work.window + 1 };
-    let rows = (0..rows).map(|row| Some(triangular.original(row) as u32)).collect();
-    let Rewriting { segments, places, window_of, .. } = work;
-    let ms = started.elapsed().as_secs_f64() * 1e3;
-    Equations { segments, places, rows, window_of, windows, ms }
+    work.into_equations()
+}
+
+/// No equation needs another one, so runs of them are made in parallel.
+fn plain(system: &System, by_level: &ByLevel) -> Equations {
+    let triangular = &*system.triangular;
+    let share = triangular.rows().div_ceil(4 * rayon::current_num_threads()).max(PARALLEL_ROWS);
+    let runs = by_level.order.par_chunks(share);
+    let segments: Vec<Segment> = runs.map(|rows| divided(triangular, rows)).collect();
+    let mut places = vec![Place::default(); triangular.rows()];
+    for (segment, rows) in by_level.order.chunks(share).enumerate() {
+        for (at, &row) in rows.iter().enumerate() {
+            places[row as usize] = Place { segment: segment as u32, row: at as u32 };
+        }
+    }
+    let window_of = system.levels.level_of_row.clone();
+    let windows = system.levels.widths.len() as u32;
+    let mut alike = Alike::default();
+    alike.refused_by_cost();
+    Equations { segments, places, window_of, windows, alike, ..Equations::default() }
+}
+
+/// The equations of these rows with nothing substituted.
+pub(super) fn divided(system: &Triangular, rows: &[u32]) -> Segment {
+    let mut segment = Segment::default();
+    rows.iter().for_each(|&row| {
+        divide(system, row as usize, &mut segment);
+    });
+    segment
+}
+
+/// Appends a row's equation with nothing substituted, and returns its number of terms.
+pub(super) fn divide(system: &Triangular, row: usize, into: &mut Segment) -> usize {
+    let (columns, values) = system.row(row);
+    into.known.push(std::iter::once((system.original(row) as u32, 1.0 / system.diagonal[row])));
+    let factors = values.iter().map(|&value| coefficient(system, row, value));
+    into.unknown.push(columns.iter().copied().zip(factors));
+    1 + columns.len()
 }
 
 /// The running mean cost of a level in the open window.
@@ -117,225 +145,24 @@ impl WindowCost {
         self.window_ns / self.ns_a_term
     }
 
-    /// Most terms of the next level for which joining it lowers the mean; `None` if no level should join.
-    fn most_terms(&self) -> Option<usize> {
+    /// Most terms of the next level for which joining it lowers the mean; `None` for the first level.
+    pub(super) fn most_terms(&self) -> Option<usize> {
         let most = (self.window_ns + self.spent_ns) / f64::from(self.levels) / self.ns_a_term;
-        (self.levels > 0 && self.window_ns > 0.0).then_some(most as usize)
+        (self.levels > 0).then_some(most as usize)
     }
 
-    fn add(&mut self, terms: usize) {
+    /// The least cost of a window for which a level with so many terms joins.
+    pub(super) fn least_ns(&self, terms: usize) -> f64 {
+        terms as f64 * self.ns_a_term * f64::from(self.levels) - self.spent_ns
+    }
+
+    pub(super) fn add(&mut self, terms: usize) {
         self.spent_ns += terms as f64 * self.ns_a_term;
         self.levels += 1;
     }
 
-    fn restart(&mut self, terms: usize) {
+    pub(super) fn restart(&mut self, terms: usize) {
         self.spent_ns = terms as f64 * self.ns_a_term;
         self.levels = 1;
-    }
-}
-
-pub(super) struct Rewriting<'a> {
-    system: &'a Triangular,
-    how: Rewrite,
-    most_growth: f64,
-    segments: Vec<Segment>,
-    /// Narrow levels go on with the last segment.
-    open: bool,
-    /// Terms built so far.
-    pub(super) stored: usize,
-    places: Vec<Place>,
-    window: u32,
-    begun: bool,
-    window_of: Vec<u32>,
-    /// Magnitude of each equation, see `GROWTH`.
-    growth: Vec<f64>,
-    /// One per task that runs at the same time.
-    accumulators: Vec<Accumulators>,
-}
-
-impl<'a> Rewriting<'a> {
-    pub(super) fn new(system: &'a System, how: Rewrite, threads: usize) -> Self {
-        let most_growth = how.most_growth(system.problem.dtype);
-        let system = &*system.triangular;
-        let rows = system.rows();
-        let fitting = ACCUMULATOR_BYTES / (16 * rows.max(1));
-        let threads = threads.min(fitting).max(1);
-        Self {
-            system,
-            how,
-            most_growth,
-            segments: Vec::new(),
-            open: false,
-            stored: 0,
-            places: vec![Place::default(); rows],
-            window: 0,
-            begun: false,
-            window_of: vec![u32::MAX; rows],
-            growth: vec![1.0; if how.window_ns > 0 { rows } else { 0 }],
-            accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
-        }
-    }
-
-    /// Adds the next level: to the open window if that is cheaper, else to a new one; returns whether it is new.
-    pub(super) fn take(&mut self, rows: &[u32], cost: &mut WindowCost) -> bool {
-        let joined = cost.most_terms().and_then(|most| self.build(rows, Some(most)));
-        match joined {
-            Some(terms) => cost.add(terms),
-            None => {
-                // The first window is there from the start.
-                self.window += u32::from(self.begun);
-                self.begun = true;
-                // Without substitution nothing is refused.
-                let terms = self.build(rows, None).unwrap_or(0);
-                cost.restart(terms);
-            }
-        }
-        rows.iter().for_each(|&row| self.window_of[row as usize] = self.window);
-        joined.is_none()
-    }
-
-    fn most_terms(&self) -> usize {
-        let own = self.system.nnz() + self.system.rows();
-        MOST_TERMS.min(FEW_TERMS.max(MOST_FILL * own))
-    }
-
-    /// Builds the rows' equations and returns their number of terms. With `join`, parents of the open window are substituted,
-    /// and nothing is kept (`None`) if that takes more terms in all, or one equation gets too long.
-    fn build(&mut self, rows: &[u32], join: Option<usize>) -> Option<usize> {
-        let join = join.map(|most| most.min(self.most_terms().saturating_sub(self.stored)));
-        // Each row has a term at least.
-        if join.is_some_and(|most| rows.len() > most) || !self.grow(rows, join.is_some()) {
-            return None;
-        }
-        let mut accumulators = std::mem::take(&mut self.accumulators);
-        let tasks = accumulators.len().min(2 * rows.len() / PARALLEL_ROWS);
-        let terms = match accumulators.first_mut() {
-            Some(sums) if tasks < 2 => self.build_narrow(rows, join, sums),
-            _ => self.build_wide(rows, join, &mut accumulators[..tasks]),
-        };
-        self.accumulators = accumulators;
-        self.stored += terms.unwrap_or(0);
-        terms
-    }
-
-    /// Magnitudes of the rows' equations; false where one grows too much.
-    fn grow(&mut self, rows: &[u32], join: bool) -> bool {
-        if self.growth.is_empty() {
-            return true;
-        }
-        rows.iter().all(|&row| {
-            let (columns, values) = self.system.row(row as usize);
-            let (mut plain, mut grown) = (1.0, 1.0);
-            for (&parent, &value) in columns.iter().zip(values) {
-                let factor = coefficient(self.system, row as usize, value).abs();
-                plain += factor;
-                let substituted = join && self.window_of[parent as usize] == self.window;
-                grown += factor * if substituted { self.growth[parent as usize] } else { 1.0 };
-            }
-            self.growth[row as usize] = grown;
-            // Coefficients that overflow cannot be compared, and join nothing.
-            !join || grown <= self.most_growth * plain && grown.is_finite()
-        })
-    }
-
-    /// On this thread, appended to the last segment.
-    fn build_narrow(
-        &mut self,
-        rows: &[u32],
-        join: Option<usize>,
-        sums: &mut Accumulators,
-    ) -> Option<usize> {
-        let full = |segment: &Segment| segment.terms() > SEGMENT_TERMS;
-        if !self.open || self.segments.last().is_none_or(full) {
-            self.segments.push(Segment::default());
-            self.open = true;
-        }
-        let at = self.segments.len() - 1;
-        let first = self.segments[at].len();
-        let mut terms = 0;
-        for &row in rows {
-            let fits = self.sum(row as usize, join.is_some(), sums);
-            terms += sums.terms();
-            if !fits || join.is_some_and(|most| terms > most) {
-                self.segments[at].truncate(first);
-                return None;
-            }
-            sums.take_into(&mut self.segments[at]);
-        }
-        self.put(rows, at, first);
-        Some(terms)
-    }
-
-    /// Distributed among tasks, each with a separate segment.
-    fn build_wide(
-        &mut self,
-        rows: &[u32],
-        join: Option<usize>,
-        accumulators: &mut [Accumulators],
-    ) -> Option<usize> {
-        let share = rows.len().div_ceil(accumulators.len().max(1));
-        let total = AtomicUsize::new(0);
-        let this = &*self;
-        let built: Option<Vec<Segment>> = rows
-            .par_chunks(share)
-            .zip(accumulators.par_iter_mut())
-            .map(|(rows, sums)| {
-                let mut segment = Segment::default();
-                let kept = rows.iter().all(|&row| {
-                    let fits = this.sum(row as usize, join.is_some(), sums);
-                    let own = if fits { sums.terms() } else { MOST_TERMS + 1 };
-                    // More than the budget for all tasks: the others stop, too.
-                    let terms = total.fetch_add(own, Relaxed) + own;
-                    let kept = join.is_none_or(|most| terms <= most);
-                    if kept {
-                        sums.take_into(&mut segment);
-                    }
-                    kept
-                });
-                kept.then_some(segment)
-            })
-            .collect();
-        let built = built?;
-        self.open = false;
-        for (rows, segment) in rows.chunks(share).zip(built) {
-            self.segments.push(segment);
-            self.put(rows, self.segments.len() - 1, 0);
-        }
-        Some(total.into_inner())
-    }
-
-    /// Terms of a row's equation in b, and in unknowns.
-    pub(super) fn lengths(&self, row: usize) -> (usize, usize) {
-        let Place { segment, row } = self.places[row];
-        let segment = &self.segments[segment as usize];
-        (segment.known.row(row as usize).0.len(), segment.unknown.row(row as usize).0.len())
-    }
-
-    fn put(&mut self, rows: &[u32], segment: usize, first: usize) {
-        for (i, &row) in rows.iter().enumerate() {
-            let row_in_segment = (first + i) as u32;
-            self.places[row as usize] = Place { segment: segment as u32, row: row_in_segment };
-        }
-    }
-
-    /// Sums up one row's equation; false where substituting has made it too long.
-    fn sum(&self, row: usize, substitute: bool, sums: &mut Accumulators) -> bool {
-        sums.begin();
-        sums.known.add(self.system.original(row) as u32, 1.0 / self.system.diagonal[row]);
-        let (columns, values) = self.system.row(row);
-        for (&parent, &value) in columns.iter().zip(values) {
-            let factor = coefficient(self.system, row, value);
-            if substitute && self.window_of[parent as usize] == self.window {
-                let Place { segment, row } = self.places[parent as usize];
-                let segment = &self.segments[segment as usize];
-                sums.known.add_all(segment.known.row(row as usize), factor);
-                sums.unknown.add_all(segment.unknown.row(row as usize), factor);
-            } else {
-                sums.unknown.add(parent, factor);
-            }
-        }
-        let most = self.how.terms as usize;
-        let (known, unknown) = (sums.known.len(), sums.unknown.len());
-        !substitute || unknown <= most.max(columns.len()) && known <= most
     }
 }

@@ -4,6 +4,7 @@
 //! the last term is known.
 
 use super::equations::{ByLevel, Equations, Place, Segment};
+use rayon::prelude::*;
 use std::time::Instant;
 
 /// Which equations are split, and how.
@@ -36,7 +37,8 @@ impl Parts {
 /// Splits every equation that is longer than `parts` allow; windows are counted anew.
 pub fn split(mut equations: Equations, parts: Parts) -> Equations {
     // A row of millions of terms has thousands of partial sums, which are themselves summed in parts.
-    while (0..equations.len()).any(|at| equations.unknown(at).0.len() > parts.longest) {
+    let is_long = |equations: &Equations, at| equations.unknown(at).0.len() > parts.longest;
+    while (0..equations.len()).into_par_iter().any(|at| is_long(&equations, at)) {
         equations = once(equations, parts);
     }
     equations

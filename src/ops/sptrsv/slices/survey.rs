@@ -6,7 +6,8 @@
 //! seen to their end are extrapolated to the length that they would have reached.
 
 use super::equations::ByLevel;
-use super::rewrite::{Rewrite, Rewriting, WindowCost};
+use super::rewrite::{Rewrite, WindowCost};
+use super::rewriting::Rewriting;
 use crate::ops::sptrsv::System;
 use std::ops::Range;
 
