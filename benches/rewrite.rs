@@ -17,12 +17,13 @@ use fixture::gpu;
 use source::bring;
 use sparsetune::domain::problem::Triangle;
 use sparsetune::domain::{Candidate, DeviceKind, Dtype, Problem, Sptrsv};
-use sparsetune::ops::sptrsv::System;
+use sparsetune::ops::sptrsv::overlapped::scheme::Shape;
 use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
 use sparsetune::ops::sptrsv::slices::prove::prove;
 use sparsetune::ops::sptrsv::slices::refine::errors;
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::split::{Parts, split};
+use sparsetune::ops::sptrsv::{System, overlapped};
 use sparsetune::ops::{self, Kernels, Space};
 use sparsetune::sparse::Csr;
 use std::collections::HashSet;
@@ -67,6 +68,9 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     let plain = [(0, 64), (500, 256), (1000, 256), (4000, 1024)]
         .map(|(window_ns, terms)| Rewrite::of(window_ns, terms));
     lower(&matrix, &Problem::Sptrsv(problem), &space)?;
+    for (levels, lanes, unroll, awaited) in [(8, 1, 8, 4), (16, 1, 2, 2), (4, 1, 4, 4)] {
+        overlap(&system, &Shape { levels, lanes, unroll, awaited })?;
+    }
     // Coefficients grow further where the solution is refined.
     let refined = plain[1..].iter().map(|&how| Rewrite { refine: true, ..how });
     for how in plain.into_iter().chain(refined) {
@@ -131,5 +135,24 @@ fn lower(matrix: &Csr, problem: &Problem, space: &Space) -> Result<(), Box<dyn E
             started.elapsed().as_secs_f64() * 1e3
         );
     }
+    Ok(())
+}
+
+/// Groups of overlapped windows: the host time, and how much they await and compute again.
+fn overlap(system: &System, shape: &Shape) -> Result<(), Box<dyn Error>> {
+    let longest = Parts::of_rows(shape.row_terms() as usize);
+    let equations = split(rewrite(system, Rewrite::of(0, 64)), longest);
+    let packed = overlapped::pack::pack(&equations, system.problem.dtype, shape)?;
+    let rows = equations.len() as f64;
+    println!(
+        "  {shape:?}: {:.0} ms to pack; {} windows of {} levels, {} groups, of a row {:.3} passes, {:.3} awaited, {:.3} computed again",
+        packed.ms,
+        packed.windows,
+        system.levels.widths.len(),
+        packed.count(),
+        packed.passes.len() as f64 / 2.0 / rows,
+        packed.awaited.len() as f64 / rows,
+        packed.again as f64 / rows,
+    );
     Ok(())
 }

@@ -81,8 +81,9 @@ impl Service {
         let settings = &self.inner.settings;
         let target = self.resolve_device(&asked.device).await;
         let kind = target.as_ref().map_or(DeviceKind::Cpu, |target| target.device.kind);
-        let mut filled = request::fill(asked, settings, limits, kind)?;
         let matrix = self.store.matrix(&asked.matrix).await?;
+        let nnz = matrix.as_ref().map_or(0, |matrix| matrix.nnz);
+        let mut filled = request::fill(asked, settings, limits, kind, nnz)?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let target = target?;
         let device = &target.device;

@@ -15,12 +15,14 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::Path;
 
-/// The request with every absent field of its search filled in, so that the job is fully specified, for a device of this kind.
+/// The request with every absent field of its search filled in, so that the job is fully specified, for a device of this kind and a
+/// matrix with so many entries.
 pub(super) fn fill(
     request: &JobRequest,
     settings: &ServiceSettings,
     limits: &TokenLimits,
     kind: DeviceKind,
+    nnz: u64,
 ) -> Result<JobRequest> {
     let ServiceSettings { search: defaults, budget, l2_policy, .. } = settings;
     let budget = BudgetLimits {
@@ -37,7 +39,7 @@ pub(super) fn fill(
         DeviceKind::Cuda => request.problem.parts().map_or(1, |parts| parts.len()),
         DeviceKind::Cpu => 1,
     };
-    let seconds = searches as f64 * defaults.seconds_of(search.strategy, kind);
+    let seconds = searches as f64 * defaults.seconds_of(search.strategy, kind, nnz);
     let filled = Search {
         strategy: search.strategy,
         top_k: Some(search.top_k.unwrap_or(defaults.top_k)),
@@ -322,22 +324,30 @@ mod tests {
     #[test]
     fn usual_searches_on_a_gpu_are_short_unless_asked_otherwise() {
         let settings = ServiceSettings::default();
-        let seconds = |strategy, triangle, asked, kind| {
+        let seconds_of = |strategy, triangle, asked: Option<f64>, kind, nnz| {
             let problem = Problem::Sptrsv(Sptrsv { triangle, ..Sptrsv::PLAIN });
             let request = serde_json::json!({
                 "matrix": Digest::of(b"a matrix"), "problem": problem, "device": "auto",
                 "search": { "strategy": strategy, "seconds": asked },
             });
             let request: JobRequest = serde_json::from_value(request).expect("a request");
-            let filled = fill(&request, &settings, &TokenLimits::default(), kind);
+            let filled = fill(&request, &settings, &TokenLimits::default(), kind, nnz);
             filled.expect("a valid request").search.seconds
         };
         use DeviceKind::{Cpu, Cuda};
         use SearchStrategy::{Exhaustive, Halving, Ranked};
         let (one, both) = (Triangle::Lower, Triangle::Both);
-        assert_eq!(seconds(Halving, one, None, Cuda), Some(9.0));
-        assert_eq!(seconds(Ranked, one, None, Cuda), Some(9.0));
-        assert_eq!(seconds(Halving, both, None, Cuda), Some(18.0));
+        let seconds = |strategy, triangle, asked, kind| {
+            seconds_of(strategy, triangle, asked, kind, 5_000_000)
+        };
+        assert_eq!(seconds(Halving, one, None, Cuda), Some(4.5));
+        assert_eq!(seconds(Ranked, one, None, Cuda), Some(4.5));
+        assert_eq!(seconds(Halving, both, None, Cuda), Some(9.0));
+        // Preparing more entries takes longer.
+        assert_eq!(seconds_of(Halving, one, None, Cuda, 0), Some(4.5));
+        assert_eq!(seconds_of(Halving, one, None, Cuda, 7_500_000), Some(6.75));
+        assert_eq!(seconds_of(Halving, one, None, Cuda, u64::MAX), Some(9.0));
+        assert_eq!(seconds_of(Halving, one, None, Cpu, u64::MAX), Some(60.0));
         assert_eq!(seconds(Exhaustive, one, None, Cuda), Some(60.0));
         assert_eq!(seconds(Halving, both, None, Cpu), Some(60.0));
         assert_eq!(seconds(Halving, both, Some(33.0), Cuda), Some(33.0));

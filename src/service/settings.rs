@@ -83,7 +83,7 @@ impl BudgetLimits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchDefaults {
     pub top_k: u32,
-    /// Seconds of a search, and of a usual one on a GPU.
+    /// Seconds of a search, and of a usual one on a GPU for a matrix of up to [`Self::GPU_ENTRIES`].
     pub seconds: f64,
     pub gpu_seconds: f64,
     pub trials: u32,
@@ -99,11 +99,19 @@ pub struct SearchDefaults {
 }
 
 impl SearchDefaults {
-    /// Who asks for more than a usual search is ready to wait for it.
-    pub const fn seconds_of(&self, strategy: SearchStrategy, kind: DeviceKind) -> f64 {
+    /// Entries of a matrix up to which its preparation on the host hardly counts.
+    pub const GPU_ENTRIES: u64 = 5_000_000;
+
+    /// The largest factor of `gpu_seconds` for matrices with more entries.
+    pub const GPU_MOST: f64 = 2.0;
+
+    /// Who asks for more than a usual search is ready to wait for it. A usual one on a GPU has time in proportion to the entries from
+    /// [`Self::GPU_ENTRIES`] on, up to [`Self::GPU_MOST`] times as much.
+    pub fn seconds_of(&self, strategy: SearchStrategy, kind: DeviceKind, nnz: u64) -> f64 {
         match (kind, strategy) {
             (DeviceKind::Cuda, SearchStrategy::Ranked | SearchStrategy::Halving) => {
-                self.gpu_seconds
+                let times = nnz as f64 / Self::GPU_ENTRIES as f64;
+                self.gpu_seconds * times.clamp(1.0, Self::GPU_MOST)
             }
             _ => self.seconds,
         }
@@ -190,7 +198,7 @@ impl Default for ServiceSettings {
             search: SearchDefaults {
                 top_k: 16,
                 seconds: 60.0,
-                gpu_seconds: 9.0,
+                gpu_seconds: 4.5,
                 trials: 512,
                 halving_trials: 64,
                 sampled_trials: 96,

@@ -1,5 +1,6 @@
 //! Rewritten, split and packed systems, solved on the host in the same steps as in the kernel.
 
+mod alike;
 #[path = "../fixture/amplifying.rs"]
 mod amplifying;
 #[path = "../fixture/backward_error.rs"]

@@ -130,8 +130,13 @@ impl Session<'_> {
         let next = selector.upcoming().iter().filter(unknown).take(ahead.most);
         let candidates: Vec<Candidate> =
             next.filter(|c| !ahead.prepared.contains(&c.id())).cloned().collect();
+        // Where preprocessing counts its time is that of a preparation which has the host for itself.
+        let at_once = match self.recorder.job.request.expected_calls {
+            Some(_) => 1,
+            None => SIDE_BY_SIDE,
+        };
         let began = Instant::now();
-        for portion in portions(&candidates, SIDE_BY_SIDE, |c| kernels.preparation(c)) {
+        for portion in portions(&candidates, at_once, |c| kernels.preparation(c)) {
             let exhausted = budget.exhausted(self.recorder.tried_count()).is_some();
             if exhausted || began.elapsed() > PREPARING {
                 break;

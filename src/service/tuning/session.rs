@@ -183,8 +183,9 @@ impl Session<'_> {
         let request = self.recorder.job.request.clone();
         let defaults = &self.service.settings().search;
         let wanted = request.search.strategy;
-        let seconds =
-            request.search.seconds.unwrap_or(defaults.seconds_of(wanted, self.device.kind));
+        // Jobs have it from their submission, but for those of the first versions.
+        let usual = defaults.seconds_of(wanted, self.device.kind, u64::MAX);
+        let seconds = request.search.seconds.unwrap_or(usual);
         let trials = request.search.trials.unwrap_or(defaults.trials_of(wanted));
         let top_k = request.search.top_k.unwrap_or(defaults.top_k);
         let seed = request.search.seed.unwrap_or(defaults.seed);

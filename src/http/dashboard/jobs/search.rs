@@ -1,7 +1,7 @@
 //! The search options of the submit form, with what the server does where they are left empty.
 
 use crate::domain::{Clock, Op, SearchStrategy};
-use crate::service::ServiceSettings;
+use crate::service::{SearchDefaults, ServiceSettings};
 
 /// The options and their defaults.
 pub struct Search {
@@ -12,8 +12,9 @@ pub struct Search {
     pub usual_of: Vec<(&'static str, &'static str)>,
     pub top_k: u32,
     pub seconds: f64,
-    /// Of the usual strategies on a GPU.
+    /// Of the usual strategies on a GPU, by the entries of the matrix.
     pub gpu_seconds: f64,
+    pub gpu_most_seconds: f64,
     /// Trials of the strategy that the form shows first.
     pub trials: u32,
     pub clock: Clock,
@@ -43,6 +44,7 @@ impl Search {
             top_k: defaults.top_k,
             seconds: defaults.seconds,
             gpu_seconds: defaults.gpu_seconds,
+            gpu_most_seconds: defaults.gpu_seconds * SearchDefaults::GPU_MOST,
             trials: defaults.trials_of(Op::default().descriptor().strategy),
             clock: defaults.clock.under(settings.l2_policy),
         }
