@@ -294,4 +294,42 @@ mod tests {
         let wide = Csr::new(1, 2, vec![0, 0], vec![], vec![]).unwrap();
         assert!(Triangular::of(&wide, &lower).is_err());
     }
+
+    /// More rows than a task extracts.
+    #[test]
+    fn runs_of_rows_are_extracted_as_the_transpose_of_the_transpose() {
+        let rows = 2 * RUN + 77;
+        let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        for row in 0..rows {
+            let near = [row.saturating_sub(3), row, (row + 5).min(rows - 1), rows - 1 - row];
+            let cols: std::collections::BTreeSet<usize> = near.into_iter().collect();
+            values.extend(cols.iter().map(|&col| 1.0 + row as f64 + col as f64 / rows as f64));
+            indices.extend(cols.into_iter().map(|col| col as u32));
+            indptr.push(indices.len());
+        }
+        let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
+        for (triangle, other) in
+            [(Triangle::Lower, Triangle::Upper), (Triangle::Upper, Triangle::Lower)]
+        {
+            let stored = Triangular::of(&matrix, &problem(triangle, false)).unwrap();
+            let turned = Triangular::of(&matrix.transposed(), &problem(other, true)).unwrap();
+            assert!(stored == turned, "{triangle:?}");
+        }
+        // Of several values outside the range the first one in solve order is told.
+        let large = |row: usize| if row == RUN + 9 || row == 2 * RUN + 9 { 1e300 } else { 1.0 };
+        let of = |row: usize| {
+            matrix.row(row).0.iter().map(move |&col| match col as usize == row {
+                true => 1.0,
+                false => large(row),
+            })
+        };
+        let values = (0..rows).flat_map(of).collect();
+        let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
+        let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
+        for (triangle, first) in [(Triangle::Lower, RUN + 9), (Triangle::Upper, 2 * RUN + 9)] {
+            let single = Sptrsv { dtype: Dtype::F32, ..problem(triangle, false) };
+            let error = Triangular::of(&matrix, &single).unwrap_err();
+            assert!(matches!(error, TriangleError::Range { row, .. } if row == first), "{error}");
+        }
+    }
 }

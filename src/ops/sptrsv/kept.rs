@@ -5,16 +5,19 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
-/// Results by what they are made from. Where they take too many bytes the oldest are dropped.
+/// Results by what they are made from. Where they take too many bytes the oldest are dropped, but for those that are held: what was made
+/// side by side is there until it is used.
 pub struct Kept<K, T> {
     all: Vec<(K, Arc<T>)>,
+    /// How many of the newest are held.
+    held: usize,
     most_bytes: u64,
     bytes_of: fn(&T) -> u64,
 }
 
 impl<K: Clone + PartialEq + Sync, T: Send> Kept<K, T> {
     pub const fn at_most(most_bytes: u64, bytes_of: fn(&T) -> u64) -> Self {
-        Self { all: Vec::new(), most_bytes, bytes_of }
+        Self { all: Vec::new(), held: 0, most_bytes, bytes_of }
     }
 
     pub fn get(&self, key: &K) -> Option<Arc<T>> {
@@ -27,10 +30,20 @@ impl<K: Clone + PartialEq + Sync, T: Send> Kept<K, T> {
     }
 
     pub fn put(&mut self, key: K, made: T) -> Arc<T> {
+        self.let_go();
+        self.add(key, made)
+    }
+
+    /// As [`Self::put`], and what is added is held.
+    pub fn hold(&mut self, key: K, made: T) -> Arc<T> {
+        let made = self.add(key, made);
+        self.held += 1;
+        made
+    }
+
+    fn add(&mut self, key: K, made: T) -> Arc<T> {
         let bytes = (self.bytes_of)(&made);
-        while !self.all.is_empty() && bytes + self.bytes() > self.most_bytes {
-            self.all.remove(0);
-        }
+        while bytes + self.bytes() > self.most_bytes && self.drop_oldest().is_some() {}
         let made = Arc::new(made);
         self.all.push((key, made.clone()));
         made
@@ -38,11 +51,12 @@ impl<K: Clone + PartialEq + Sync, T: Send> Kept<K, T> {
 
     /// Makes those that are not there, all at once. Whoever needs one that is refused is told why when it is made for it.
     pub fn make(&mut self, keys: &[K], make: impl Fn(&K) -> Result<T, Refusal> + Sync) {
+        self.let_go();
         let missing: Vec<K> = keys.iter().filter(|key| self.get(key).is_none()).cloned().collect();
         let made = side_by_side(&missing, make);
         for (key, made) in missing.into_iter().zip(made) {
             if let Ok(made) = made {
-                self.put(key, made);
+                self.hold(key, made);
             }
         }
     }
@@ -51,9 +65,15 @@ impl<K: Clone + PartialEq + Sync, T: Send> Kept<K, T> {
         self.all.iter().map(|(_, kept)| (self.bytes_of)(kept)).sum()
     }
 
-    /// Drops the oldest and returns its bytes; `None` if nothing is kept.
+    /// Whatever there is may be dropped.
+    pub const fn let_go(&mut self) {
+        self.held = 0;
+    }
+
+    /// Drops the oldest that is not held, and returns its bytes.
     pub fn drop_oldest(&mut self) -> Option<u64> {
-        (!self.all.is_empty()).then(|| (self.bytes_of)(&self.all.remove(0).1))
+        let drops = self.all.len() > self.held;
+        drops.then(|| (self.bytes_of)(&self.all.remove(0).1))
     }
 }
 
@@ -110,8 +130,12 @@ mod tests {
         // What is there is not made again.
         kept.make(&[5, 3], |&key| Ok(u64::from(key) + u64::from(key == 5)));
         assert_eq!((kept.get(&4), kept.get(&5).as_deref(), kept.bytes()), (None, Some(&5), 8));
+        // What is made at once is held, even beyond the room.
+        kept.make(&[6, 7], |&key| Ok(u64::from(key)));
+        assert_eq!((kept.get(&6).as_deref(), kept.get(&7).as_deref()), (Some(&6), Some(&7)));
+        assert_eq!((kept.bytes(), kept.drop_oldest()), (13, None));
         // One that is larger than all room is kept alone.
-        assert_eq!((*kept.put(7, 12), kept.bytes()), (12, 12));
+        assert_eq!((*kept.put(8, 12), kept.bytes()), (12, 12));
         assert_eq!((kept.drop_oldest(), kept.drop_oldest()), (Some(12), None));
     }
 }

@@ -7,7 +7,7 @@ use super::watch::TrialWatch;
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
 use crate::domain::{
-    Candidate, CandidateId, Outcome, Problem, QuarantineScope, SearchStrategy, Stage, StoppedBy,
+    Candidate, CandidateId, JobRequest, Outcome, QuarantineScope, SearchStrategy, Stage, StoppedBy,
     Timestamp, discreet,
 };
 use crate::ops;
@@ -33,21 +33,34 @@ const SIDE_BY_SIDE: usize = 4;
 /// outcomes may show that others are better.
 const PREPARING: Duration = Duration::from_millis(200);
 
-/// Most bytes for the arrays of candidates lowered ahead, if each of them packs the whole matrix.
+/// Most bytes for the arrays of candidates lowered ahead, and of preparations made side by side, if each of them packs the whole matrix.
+/// What is packed is made of several times as much.
 const AHEAD_BYTES: u64 = 2 << 30;
+const SIDE_BY_SIDE_BYTES: u64 = 512 << 20;
 
 /// The candidates that have been lowered and compiled ahead.
 struct Ahead {
     prepared: HashSet<CandidateId>,
     /// The maximum at any time.
     most: usize,
+    /// Preparations made side by side.
+    at_once: usize,
+    /// The longest time that a request has taken.
+    longest: Duration,
 }
 
 impl Ahead {
-    fn of(context: &SearchContext, problem: &Problem) -> Self {
-        let bytes = ops::of(problem).bytes_per_candidate(context.matrix.nnz);
-        let most = bytes.map_or(AHEAD, |bytes| ((AHEAD_BYTES / bytes) as usize).clamp(4, AHEAD));
-        Self { prepared: HashSet::new(), most }
+    fn of(context: &SearchContext, request: &JobRequest) -> Self {
+        let bytes = ops::of(&request.problem).bytes_per_candidate(context.matrix.nnz);
+        let fitting =
+            |room: u64, most: usize| bytes.map_or(most, |bytes| most.min((room / bytes) as usize));
+        let most = fitting(AHEAD_BYTES, AHEAD).max(4);
+        // Where preprocessing counts, its time is that of a preparation which has the host for itself.
+        let at_once = match request.expected_calls {
+            Some(_) => 1,
+            None => fitting(SIDE_BY_SIDE_BYTES, SIDE_BY_SIDE).max(1),
+        };
+        Self { prepared: HashSet::new(), most, at_once, longest: Duration::ZERO }
     }
 }
 
@@ -68,8 +81,7 @@ impl Session<'_> {
             if own == 1 { "candidate" } else { "candidates" },
         );
         self.recorder.stage(Stage::Measuring, message).await?;
-        let mut ahead = Ahead::of(context, &self.recorder.job.request.problem);
-        budget.keep(self.finals_need(), Duration::ZERO);
+        let mut ahead = Ahead::of(context, &self.recorder.job.request);
         self.prepare(selector, &mut ahead, budget).await?;
         let mut always = context.always.iter().cloned();
         let mut handed_out = 0;
@@ -123,27 +135,25 @@ impl Session<'_> {
         &mut self,
         selector: &dyn CandidateSelector,
         ahead: &mut Ahead,
-        budget: &Budget,
+        budget: &mut Budget,
     ) -> Result<(), SessionError> {
         let kernels = self.kernels();
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
         let next = selector.upcoming().iter().filter(unknown).take(ahead.most);
         let candidates: Vec<Candidate> =
             next.filter(|c| !ahead.prepared.contains(&c.id())).cloned().collect();
-        // Where preprocessing counts its time is that of a preparation which has the host for itself.
-        let at_once = match self.recorder.job.request.expected_calls {
-            Some(_) => 1,
-            None => SIDE_BY_SIDE,
-        };
         let began = Instant::now();
-        for portion in portions(&candidates, at_once, |c| kernels.preparation(c)) {
+        for portion in portions(&candidates, ahead.at_once, |c| kernels.preparation(c)) {
+            let started = Instant::now();
+            // Time to prepare, and then to measure one of them.
+            budget.keep(self.finals_need(), self.usual_trial() + ahead.longest);
             let exhausted = budget.exhausted(self.recorder.tried_count()).is_some();
             if exhausted || began.elapsed() > PREPARING {
                 break;
             }
             ahead.prepared.extend(portion.iter().map(Candidate::id));
             match self.evaluator.prepare(portion.to_vec(), &self.signals.stop).await {
-                Ok(()) => {}
+                Ok(()) => ahead.longest = ahead.longest.max(started.elapsed()),
                 Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
                     return Err(error.into());
                 }
@@ -154,7 +164,6 @@ impl Session<'_> {
                 }
             }
         }
-        self.pace.1 += began.elapsed();
         Ok(())
     }
 

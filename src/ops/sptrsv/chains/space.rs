@@ -102,8 +102,10 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
             scheme.warps, scheme.unroll
         ));
     }
-    let many_rows = scheme.warps * scheme.shape.rows > MOST_ROWS;
-    if scheme.shape.staged && (many_rows || scheme.warps > MOST_STAGED_WARPS) {
+    if scheme.shape.staged && scheme.warps > MOST_STAGED_WARPS {
+        return Err(format!("{} warps leave too few registers for staged panels", scheme.warps));
+    }
+    if scheme.shape.staged && scheme.warps * scheme.shape.rows > MOST_ROWS {
         return Err(format!(
             "{} warps leave too few registers for {} rows of a chain",
             scheme.warps, scheme.shape.rows
@@ -134,9 +136,10 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     if let Some(why) = lacking(system) {
         return empty(format!("{FAMILY}: {why}"));
     }
-    let mut surveys = Surveys::from([(LONGEST, survey(system, LONGEST))]);
+    let longest = survey(system, LONGEST);
+    let mut surveys = Surveys::from([(LONGEST, longest)]);
     if pays(system, &surveys) {
-        surveys = surveyed(system);
+        surveys.extend(surveyed(system, |how| how != LONGEST));
     }
     let list = listed(system, &surveys, estimate);
     let mut scored = predicted(system, &surveys, &list);
@@ -168,7 +171,8 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
 /// have removed it. `Share::full` is how many can run.
 pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -> Share {
-    let surveys = if lacking(system).is_none() { surveyed(system) } else { Surveys::new() };
+    let surveys =
+        if lacking(system).is_none() { surveyed(system, |_| true) } else { Surveys::new() };
     let listed: HashSet<Scheme> = match lacking(system) {
         Some(_) => HashSet::new(),
         None => listed(system, &surveys, estimate).into_iter().collect(),
@@ -242,11 +246,12 @@ const LONGEST: (u32, bool) = (ROWS[ROWS.len() - 1], false);
 /// By the most rows of a chain, and whether they are substituted in each other.
 type Surveys = HashMap<(u32, bool), Survey>;
 
-fn surveyed(system: &System) -> Surveys {
+fn surveyed(system: &System, which: impl Fn((u32, bool)) -> bool) -> Surveys {
     let row_wise = system.problem.stability == Stability::RowWise;
     let substitute: &[bool] = if row_wise { &[false] } else { &[false, true] };
     let all: Vec<(u32, bool)> =
         substitute.iter().flat_map(|&substitute| ROWS.map(|rows| (rows, substitute))).collect();
+    let all: Vec<(u32, bool)> = all.into_iter().filter(|&how| which(how)).collect();
     all.into_par_iter().map(|how| (how, survey(system, how))).collect()
 }
 

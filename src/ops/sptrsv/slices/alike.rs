@@ -36,11 +36,13 @@ impl Alike {
     pub fn covers(&self, own: Rewrite, other: Rewrite) -> bool {
         // Costs are compared after sums in another order than theirs.
         let least_ns = self.window_ns * (1.0 + 1e-9);
+        // Without a cost of windows nothing is substituted, even where it would cost nothing.
+        let substitutes = (own.window_ns > 0) == (other.window_ns > 0);
         let cost = other.window_ns == own.window_ns
             || f64::from(other.window_ns) >= least_ns
                 && (other.window_ns < own.window_ns || !self.by_cost);
         let length = other.terms == own.terms
             || other.terms as usize >= self.terms && (other.terms < own.terms || !self.by_length);
-        other.refine == own.refine && cost && length
+        other.refine == own.refine && substitutes && cost && length
     }
 }

@@ -39,6 +39,9 @@ type Key = (Rewrite, Packing);
 /// Equations with the rewriting that they were made by.
 type Known = (Rewrite, Arc<Equations>);
 
+/// How a result is kept: held or not.
+type Put<K, T> = fn(&mut Kept<K, T>, K, T) -> Arc<T>;
+
 impl Default for SlicesLowerer {
     fn default() -> Self {
         let equations = Kept::at_most(KEPT_BYTES, Equations::bytes);
@@ -51,11 +54,11 @@ impl SlicesLowerer {
         let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
         legal(&scheme, system).map_err(Refusal)?;
         let packing = scheme.packing(system.problem.rhs, system.device.multiprocessors);
-        let (key, equations_ms, packed) = self.packed(scheme.rewrite, packing, system)?;
+        let (equations_ms, packed) = self.packed(scheme.rewrite, packing, system)?;
         let started = Instant::now();
         let layout = Layout { scheme: &scheme, system, packed: &packed };
         let (program, scratch) = layout.program()?;
-        let arrays = arrays(key, &packed);
+        let arrays = arrays(scheme.rewrite, packing, &packed);
         let bare = Recipe::bare(candidate, Program::Cuda(program));
         let values_ms = equations_ms + packed.ms;
         let lowering_ms = values_ms + started.elapsed().as_secs_f64() * 1e3;
@@ -73,10 +76,12 @@ impl SlicesLowerer {
         let rewritings = distinct(packings.iter().map(|&(rewriting, _)| rewriting));
         let missing: Vec<Rewrite> =
             rewritings.into_iter().filter(|&it| self.known(it).is_none()).collect();
+        self.equations.let_go();
+        self.packed.let_go();
         let made = side_by_side(&missing, |&rewriting| rewritten(rewriting, system));
         for (rewriting, made) in missing.into_iter().zip(made) {
             // Lowering says why one is refused.
-            self.keep(rewriting, made).ok();
+            self.keep(rewriting, made, Kept::hold).ok();
         }
         let known = packings.into_iter().filter_map(|(rewriting, packing)| {
             let (same, equations) = self.known(rewriting)?.ok()?;
@@ -92,28 +97,33 @@ impl SlicesLowerer {
         let packed = side_by_side(&ready, |((_, how), equations)| proved(equations, *how, system));
         for ((key, _), packed) in ready.into_iter().zip(packed) {
             if let Ok(packed) = packed {
-                self.put(key, packed);
+                self.make_room(packed.bytes());
+                self.packed.hold(key, packed);
             }
         }
     }
 
-    /// The packing of a rewriting, which may be that of another one with the same equations, and the host time of rewriting.
+    /// The host time of a rewriting, and its packing, which may have been made of another one with the same equations.
     fn packed(
         &mut self,
         rewriting: Rewrite,
         packing: Packing,
         system: &System,
-    ) -> Result<(Key, f64, Arc<Packed>), Refusal> {
+    ) -> Result<(f64, Arc<Packed>), Refusal> {
         let (same, equations) = match self.known(rewriting) {
             Some(known) => known,
-            None => self.keep(rewriting, rewritten(rewriting, system)),
+            None => self.keep(rewriting, rewritten(rewriting, system), Kept::put),
         }?;
         let key = (same, packing);
         let packed = match self.packed.get(&key) {
             Some(packed) => packed,
-            None => self.put(key, proved(&equations, packing, system)?),
+            None => {
+                let packed = proved(&equations, packing, system)?;
+                self.make_room(packed.bytes());
+                self.packed.put(key, packed)
+            }
         };
-        Ok((key, equations.ms, packed))
+        Ok((equations.ms, packed))
     }
 
     /// The equations of a rewriting, and of which one they are: several may give the same.
@@ -130,6 +140,7 @@ impl SlicesLowerer {
         &mut self,
         rewriting: Rewrite,
         made: Result<Equations, (Alike, Refusal)>,
+        put: Put<Rewrite, Equations>,
     ) -> Result<Known, Refusal> {
         // It may have been made beside another that turned out to be the same.
         if let Some(known) = self.known(rewriting) {
@@ -138,18 +149,13 @@ impl SlicesLowerer {
         match made {
             Ok(equations) => {
                 self.make_room(equations.bytes());
-                Ok((rewriting, self.equations.put(rewriting, equations)))
+                Ok((rewriting, put(&mut self.equations, rewriting, equations)))
             }
             Err((alike, why)) => {
                 self.refused.push((rewriting, alike, why.clone()));
                 Err(why)
             }
         }
-    }
-
-    fn put(&mut self, key: Key, packed: Packed) -> Arc<Packed> {
-        self.make_room(packed.bytes());
-        self.packed.put(key, packed)
     }
 
     /// Both share the room. Packings go first: they are remade faster than equations.
@@ -182,8 +188,8 @@ fn proved(equations: &Equations, packing: Packing, system: &System) -> Result<Pa
     Ok(packed)
 }
 
-/// The arrays have the name of what they are made of, so that schemes with the same ones share them on the device.
-fn arrays((rewriting, packing): Key, packed: &Packed) -> Vec<Array> {
+/// Arrays have the name of the scheme's own parameters: a plan's are found again by them, whatever was lowered before.
+fn arrays(rewriting: Rewrite, packing: Packing, packed: &Packed) -> Vec<Array> {
     let Rewrite { window_ns, terms, refine } = rewriting;
     let Packing { width, lanes, warps, .. } = packing;
     let grown = if refine { "_refined" } else { "" };

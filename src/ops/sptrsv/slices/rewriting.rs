@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 /// Terms of a segment that narrow levels append to, after which the next segment begins.
 const SEGMENT_TERMS: usize = 1 << 20;
 
-/// Memory of the accumulators of all threads together, bytes.
-const ACCUMULATOR_BYTES: usize = 4 << 30;
+/// Memory of the accumulators of all threads together, bytes. Several systems may be rewritten at once.
+const ACCUMULATOR_BYTES: usize = 1 << 30;
 
 /// Most terms of a whole rewritten system: beyond it windows close at once.
 const MOST_TERMS: usize = 600_000_000;
