@@ -120,20 +120,7 @@ struct Open {
     rows: Vec<(u32, bool)>,
     unknowns: Vec<u32>,
     /// Rows that may come next.
-    near: Vec<Near>,
-}
-
-/// A row that may come next, with what it cost when it was last looked at; 0 before.
-#[derive(Clone, Copy)]
-struct Near {
-    row: u32,
-    cost: f64,
-}
-
-impl Near {
-    const fn new(row: u32) -> Self {
-        Self { row, cost: 0.0 }
-    }
+    near: Vec<u32>,
 }
 
 impl<'a> Grouping<'a> {
@@ -199,7 +186,8 @@ impl<'a> Grouping<'a> {
                 unknowns: Vec::new(),
                 near: Vec::new(),
             };
-            if !self.search(seed, &open) {
+            self.search(seed, open.number);
+            if !self.fits(&open) {
                 // A row of a single level has no more terms than lanes can await: `Scheme::of`.
                 return None;
             }
@@ -215,14 +203,15 @@ impl<'a> Grouping<'a> {
         let mut looked_aside = false;
         loop {
             if let Some(best) = self.cheapest(open) {
-                self.search(best, open);
+                self.search(best, open.number);
                 self.take(open);
             } else if !looked_aside {
                 looked_aside = true;
                 self.look_aside(open);
             } else {
                 let Some(seed) = seeds.next(&self.owned) else { return };
-                if !self.search(seed, open) {
+                self.search(seed, open.number);
+                if !self.fits(open) {
                     return;
                 }
                 self.take(open);
@@ -231,38 +220,39 @@ impl<'a> Grouping<'a> {
         }
     }
 
-    /// Finds what a group would have to take in with a row; false, and not all of it, if it has no place for that.
-    fn search(&mut self, row: u32, open: &Open) -> bool {
+    /// Finds what a group would have to take in with a row.
+    fn search(&mut self, row: u32, group: u32) {
         self.searches += 1;
         let (count, mark) = (self.owned.len(), self.searches);
-        let most = self.shape.rows();
-        let most_awaited = 32 * self.shape.awaited - open.awaited;
-        let mut counts = [0u32; 32];
         self.rows.clear();
         self.awaited.clear();
         self.rows.push(row);
         self.met[row as usize] = mark;
+        let most = (self.shape.rows() * self.shape.levels) as usize;
         let mut at = 0;
-        while at < self.rows.len() {
-            let level = self.level_of[self.rows[at] as usize] as usize;
-            counts[level] += 1;
-            if counts[level] + open.counts[level] > most {
-                return false;
-            }
+        while at < self.rows.len() && self.rows.len() <= most {
             for &need in self.needs.of(self.rows[at]) {
                 let need_at = need as usize;
-                if self.met[need_at] == mark || self.taken[need_at] == open.number {
+                if self.met[need_at] == mark || self.taken[need_at] == group {
                     continue;
                 }
                 self.met[need_at] = mark;
                 if need_at < count { self.rows.push(need) } else { self.awaited.push(need) }
             }
-            if self.awaited.len() > most_awaited as usize {
-                return false;
-            }
             at += 1;
         }
-        true
+    }
+
+    /// Whether what the last search found fits into the group.
+    fn fits(&self, open: &Open) -> bool {
+        let most = self.shape.rows();
+        let mut counts = [0u32; 32];
+        let levels = self.rows.iter().map(|&row| self.level_of[row as usize] as usize);
+        let rows = levels.into_iter().all(|level| {
+            counts[level] += 1;
+            counts[level] + open.counts[level] <= most
+        });
+        rows && open.awaited + self.awaited.len() as u32 <= 32 * self.shape.awaited
     }
 
     /// Takes in what the last search found.
@@ -277,52 +267,39 @@ impl<'a> Grouping<'a> {
             self.taken[at] = open.number;
             open.counts[self.level_of[at] as usize] += 1;
             open.rows.push((row, !std::mem::replace(&mut self.owned[at], true)));
-            open.near.extend(self.needed_by.of(row).iter().copied().map(Near::new));
+            open.near.extend(self.needed_by.of(row));
         }
     }
 
-    /// Of the rows near the group that fit, one that costs least for each row that becomes owned. Costs change with what the group
-    /// takes in, mostly little: those known before are looked at again only as long as one of them may be the least.
+    /// Of the rows near the group that fit, the one that costs least for each row that becomes owned.
     fn cheapest(&mut self, open: &mut Open) -> Option<u32> {
         let from = open.near.len().saturating_sub(NEAR);
-        let mut unseen = open.near.split_off(from);
-        unseen.retain(|it| !self.owned[it.row as usize]);
-        let mut seen: Vec<Near> = Vec::new();
-        let mut best: Option<Near> = None;
-        let least =
-            |all: &[Near]| (0..all.len()).min_by(|&a, &b| all[a].cost.total_cmp(&all[b].cost));
-        while let Some(at) = least(&unseen) {
-            if best.is_some_and(|best| best.cost <= unseen[at].cost) {
-                break;
+        let near = open.near.split_off(from);
+        let mut best: Option<(f64, u32)> = None;
+        for row in near {
+            if self.owned[row as usize] {
+                continue;
             }
-            let row = unseen.swap_remove(at).row;
-            // One that does not fit now never will.
-            if self.search(row, open) {
-                let it = Near { row, cost: self.cost() };
-                seen.push(it);
-                if best.is_none_or(|best| it.cost < best.cost) {
-                    best = Some(it);
-                }
+            self.search(row, open.number);
+            if !self.fits(open) {
+                continue;
+            }
+            open.near.push(row);
+            let fresh = self.rows.iter().filter(|&&row| !self.owned[row as usize]).count();
+            let all = self.rows.len() as f64 + AWAITED_COST * self.awaited.len() as f64;
+            let cost = all / fresh as f64;
+            if best.is_none_or(|(least, _)| cost < least) {
+                best = Some((cost, row));
             }
         }
-        open.near.extend(unseen);
-        open.near.extend(seen);
-        best.map(|best| best.row)
-    }
-
-    /// What the last search found, for each row that would become owned.
-    fn cost(&self) -> f64 {
-        let fresh = self.rows.iter().filter(|&&row| !self.owned[row as usize]).count();
-        let all = self.rows.len() as f64 + AWAITED_COST * self.awaited.len() as f64;
-        all / fresh as f64
+        best.map(|(_, row)| row)
     }
 
     /// Rows that need what the group awaits anyway may come next.
     fn look_aside(&self, open: &mut Open) {
         for &unknown in &open.unknowns {
             let free = |row: &&u32| !self.owned[**row as usize];
-            let siblings = self.needed_by.of(unknown).iter().filter(free).take(SIBLINGS);
-            open.near.extend(siblings.copied().map(Near::new));
+            open.near.extend(self.needed_by.of(unknown).iter().filter(free).take(SIBLINGS));
         }
     }
 

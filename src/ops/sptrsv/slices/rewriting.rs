@@ -76,12 +76,12 @@ impl<'a> Rewriting<'a> {
                 cost.add(terms);
                 true
             }
-            Err(Refused::ByGrowth) => false,
-            Err(Refused::ByCost) => {
+            Err(Refused::Growth) => false,
+            Err(Refused::Cost) => {
                 self.alike.refused_by_cost();
                 false
             }
-            Err(Refused::ByLength) => {
+            Err(Refused::Length) => {
                 self.alike.refused_by_length();
                 false
             }
@@ -135,14 +135,14 @@ impl<'a> Rewriting<'a> {
         let most = most.min(self.most_terms().saturating_sub(self.stored));
         // Each row has a term at least.
         if rows.len() > most {
-            return Err(Refused::ByCost);
+            return Err(Refused::Cost);
         }
         let magnitudes = self.magnitudes(rows, |this, row| {
             let (grown, plain) = this.magnitude(row, true);
             // Coefficients that overflow cannot be compared, and join nothing.
             (grown <= this.most_growth * plain && grown.is_finite()).then_some(grown)
         });
-        self.set_growth(rows, magnitudes.ok_or(Refused::ByGrowth)?);
+        self.set_growth(rows, magnitudes.ok_or(Refused::Growth)?);
         let mut accumulators = std::mem::take(&mut self.accumulators);
         let tasks = accumulators.len().min(2 * rows.len() / PARALLEL_ROWS);
         let joined = match accumulators.first_mut() {
@@ -227,7 +227,7 @@ impl<'a> Rewriting<'a> {
             joined.terms += sums.terms();
             if length.is_none() || joined.terms > most {
                 self.segments[at].truncate(first);
-                return Err(if length.is_none() { Refused::ByLength } else { Refused::ByCost });
+                return Err(if length.is_none() { Refused::Length } else { Refused::Cost });
             }
             joined.longest = joined.longest.max(length.unwrap_or_default());
             sums.take_into(&mut self.segments[at]);
@@ -273,8 +273,8 @@ impl<'a> Rewriting<'a> {
             Some(built) => {
                 Ok(Joined { terms: self.add(rows, built), longest: longest.into_inner() })
             }
-            None if too_long.into_inner() => Err(Refused::ByLength),
-            None => Err(Refused::ByCost),
+            None if too_long.into_inner() => Err(Refused::Length),
+            None => Err(Refused::Cost),
         }
     }
 
@@ -323,10 +323,10 @@ struct Joined {
     longest: usize,
 }
 
-/// Why a level does not join a window. Where several reasons hold, any of them.
+/// Why a level does not join a window: what it costs, the length of an equation, or its growth. Where several reasons hold, any of them.
 #[derive(Clone, Copy, Debug)]
 enum Refused {
-    ByCost,
-    ByLength,
-    ByGrowth,
+    Cost,
+    Length,
+    Growth,
 }
