@@ -103,7 +103,7 @@ impl SearchDefaults {
     pub const GPU_ENTRIES: u64 = 5_000_000;
 
     /// The largest factor of `gpu_seconds` for matrices with more entries.
-    pub const GPU_MOST: f64 = 2.0;
+    pub const GPU_MOST: f64 = 1.8;
 
     /// Who asks for more than a usual search is ready to wait for it. A usual one on a GPU has time in proportion to the entries from
     /// [`Self::GPU_ENTRIES`] on, up to [`Self::GPU_MOST`] times as much.

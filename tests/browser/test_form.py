@@ -193,7 +193,7 @@ def test_what_is_left_empty_is_said(visit, board):
     page.locator("#search-options > summary").click()
     placeholder = lambda id: page.locator(id).get_attribute("placeholder")
     gpu = DEFAULTS["gpu_seconds"]
-    seconds = f"{DEFAULTS['seconds']:g}, on a GPU {gpu:g} to {2 * gpu:g} (default)"
+    seconds = f"{DEFAULTS['seconds']:g}, on a GPU {gpu:g} to {1.8 * gpu:g} (default)"
     assert [placeholder(id) for id in ("#seconds", "#top-k", "#trials")] == [seconds, "16 (default)", "512 (default)"]
     expect(page.locator("#budgets")).to_contain_text("from loading to the finals")
     assert page.locator("#strategy option").evaluate_all("all => all.map(one => one.value)") == [

@@ -8,8 +8,8 @@ use super::tiled_model::Terms;
 use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
 use crate::ops::features::{Described, Numbers};
 
-/// Version of these features.
-pub const VERSION: u32 = 5;
+/// Version of these features: 6 has near columns and equal values.
+pub const VERSION: u32 = 6;
 
 /// These include the host's kernels: their families have the same names and parameters.
 const FAMILY_NAMES: [&str; 9] = [
@@ -25,7 +25,7 @@ const FAMILY_NAMES: [&str; 9] = [
 ];
 
 /// Parameters that the tile does not determine, with the values of those that are texts.
-const PARAMETERS: [(&str, &[&str]); 20] = [
+const PARAMETERS: [(&str, &[&str]); 22] = [
     ("m1", &[]),
     ("n1", &[]),
     ("lanes", &[]),
@@ -46,6 +46,8 @@ const PARAMETERS: [(&str, &[&str]); 20] = [
     ("b", &["given", "staged", "both"]),
     ("feed", &["registers", "shared"]),
     ("thresholds", &["paper", "double", "eightfold"]),
+    ("near", &[]),
+    ("equal", &[]),
 ];
 
 /// The features of all candidates; `predicted` are their times by the analytic model, in the same order.

@@ -1,23 +1,25 @@
 //! Features of SpTRSV schemes: the ten of AG-SpTRSV (section 4.5 and Equation 1), computed on the system in solve
 //! order; a scheme's parameters; the predictions of the analytic model; the device's facts.
 
-use super::System;
 use super::ag::model::entries_on_path;
 use super::slices::Estimate;
-use super::slices::estimate::Parts;
 use super::slices::rewrite::Rewrite;
 use super::slices::survey::Reach;
 use super::structure_features::{LONG, StructureFeatures, WIDTHS};
+use super::{Parts, System};
 use crate::domain::matrix::Spread;
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Candidate, Device, Dtype, Sptrsv};
+use crate::domain::{Candidate, CandidateId, Device, Dtype, Sptrsv};
 use crate::ops::features::{Described, Numbers};
 use crate::sparse::{Csr, features};
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata; 3 names
-/// the families `overlapped`, `chains` and `sweeps` and their parameters, refinement and copying ahead.
-pub const VERSION: u32 = 3;
+/// the families `overlapped`, `chains` and `sweeps` and their parameters, refinement and copying ahead; 4 has what the predictions of
+/// `overlapped` and `chains` are made of, how a prediction compares with the best of its family, the share of waits that is left, and
+/// substituted and staged chains, and how much a system amplifies.
+pub const VERSION: u32 = 4;
 
 /// The ten features of AG-SpTRSV (section 4.5) under their names here, and whether a feature is stored as log2(size + 1).
 /// `lnnz` is the distribution of rows over levels, where the paper has that of entries: trials on record and models that ship have
@@ -41,7 +43,7 @@ const FAMILY_NAMES: [&str; 9] =
     ["slices", "ag", "serial", "levels", "merged", "vendor", "overlapped", "chains", "sweeps"];
 
 /// Parameters with the values of those that are texts.
-const PARAMETERS: [(&str, &[&str]); 28] = [
+const PARAMETERS: [(&str, &[&str]); 30] = [
     ("window_ns", &[]),
     ("terms", &[]),
     ("lanes", &[]),
@@ -71,24 +73,30 @@ const PARAMETERS: [(&str, &[&str]); 28] = [
     ("awaited", &[]),
     ("sweeps", &[]),
     ("inner", &[]),
+    ("substitute", &[]),
+    ("staged", &[]),
 ];
-
-/// Parameters that came after [`VERSION`]: a model sees their effect in the analytic model's prediction alone.
-#[cfg(test)]
-const SINCE: [&str; 2] = ["substitute", "staged"];
 
 /// The features of all schemes; `scored` has their times by the analytic model.
 pub fn describe<'a>(
     candidates: impl Iterator<Item = (&'a Candidate, f64)>,
     system: &System,
     estimate: Option<&Estimate>,
+    parts: &HashMap<CandidateId, Parts>,
 ) -> Described {
     let candidates: Vec<_> = candidates.collect();
     let best = candidates.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
     let rewritten = candidates.iter().any(|(c, _)| c.int("window_ns").is_some_and(|ns| ns > 0));
+    let mut best_of: HashMap<&str, f64> = HashMap::new();
+    for (candidate, us) in &candidates {
+        let best = best_of.entry(&candidate.family).or_insert(f64::INFINITY);
+        *best = us.min(*best);
+    }
+    let levels = system.levels.widths.len() as f64;
     let described = |candidate: &Candidate, us| {
-        let parts = estimate.and_then(|estimate| estimate.of_candidate(candidate));
-        own(Numbers::unnamed(), candidate, (us, best), parts).values
+        let of_family = best_of.get(candidate.family.as_str()).copied().unwrap_or(us);
+        let parts = parts.get(&candidate.id()).copied().unwrap_or_default();
+        own(Numbers::unnamed(), candidate, &Predicted { us, best, of_family, levels, parts }).values
     };
     Described {
         shared: shared(system, rewritten, estimate).values,
@@ -102,8 +110,10 @@ pub fn names() -> (Vec<String>, Vec<String>) {
     let problem =
         Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false, ..Sptrsv::PLAIN };
     let system = System::of(&Csr::empty(), &problem, &Device::NONE);
+    let parts = Parts::default();
+    let nothing = Predicted { us: 1.0, best: 1.0, of_family: 1.0, levels: 1.0, parts };
     let shared = system.map(|system| shared(&system, false, None).names).unwrap_or_default();
-    (shared, own(Numbers::named(), &Candidate::new(""), (1.0, 1.0), None).names)
+    (shared, own(Numbers::named(), &Candidate::new(""), &nothing).names)
 }
 
 /// Windows from whose surveys a perceptron, which sees no candidate's own features, learns the effect of rewriting the
@@ -133,6 +143,7 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     all.log("entries_on_path", entries_on_path(system));
     structure(&mut all, &StructureFeatures::of(system));
     all.flag("rewritten", rewritten);
+    all.log("amplification", estimate.map_or(0.0, Estimate::amplification));
     let unit = problem.diagonal == Diagonal::Unit;
     all.log("rhs", problem.rhs.into());
     all.log("element_bytes", problem.dtype.bytes() as f64);
@@ -183,22 +194,30 @@ fn structure(all: &mut Numbers, structure: &StructureFeatures) {
     all.log("gap_earliest", structure.gap_earliest);
 }
 
-/// Adds a candidate's own features; `us` is its predicted time, with the best predicted time of all; `parts`, its components.
-fn own(
-    mut all: Numbers,
-    candidate: &Candidate,
-    (us, best): (f64, f64),
-    parts: Option<Parts>,
-) -> Numbers {
+/// What the analytic model says of a candidate.
+struct Predicted {
+    us: f64,
+    /// The best predicted time of all, and of the candidate's family.
+    best: f64,
+    of_family: f64,
+    /// Levels of the system as given.
+    levels: f64,
+    parts: Parts,
+}
+
+/// Adds a candidate's own features.
+fn own(mut all: Numbers, candidate: &Candidate, predicted: &Predicted) -> Numbers {
+    let &Predicted { us, best, of_family, levels, parts } = predicted;
     all.log("predicted_us", us);
     all.ratio("predicted_over_best", us, best);
+    all.ratio("predicted_over_family", us, of_family);
     all.family(&FAMILY_NAMES, candidate);
     let candidate = split_merge(candidate);
     for (name, texts) in PARAMETERS {
         all.parameter(name, texts, &candidate);
     }
-    let parts = parts.unwrap_or_default();
     all.log("windows", parts.windows);
+    all.ratio("windows_over_levels", parts.windows, levels);
     all.log("rows_a_window", parts.rows_a_window);
     all.log("terms_an_equation", parts.terms);
     all.log("longest_equation", parts.longest);
@@ -298,9 +317,6 @@ mod tests {
                 assert!(FAMILY_NAMES.contains(&candidate.family.as_str()));
                 let described = split_merge(candidate);
                 for (name, value) in &described.params {
-                    if SINCE.contains(&name.as_str()) {
-                        continue;
-                    }
                     let listed = PARAMETERS.iter().find(|(known, _)| known == name);
                     let texts = listed.unwrap_or_else(|| panic!("no feature describes {name}")).1;
                     if let crate::domain::Param::Text(text) = value {

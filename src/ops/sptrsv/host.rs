@@ -39,6 +39,7 @@ pub fn shares(system: &System) -> [Share; 3] {
         rules: Vec::new(),
         spared: None,
         despite: HashMap::new(),
+        parts: HashMap::new(),
     };
     [serial, levels(&model, &teams), merged(&model, &teams)]
 }
@@ -110,7 +111,15 @@ fn levels(model: &Model<'_>, teams: &[u32]) -> Share {
     let full = (teams.len() * NARROW.len()) as u64;
     let spared =
         best(NARROW.into_iter().flat_map(|narrow| teams.iter().map(move |&t| (narrow, t))), of);
-    Share { family: "levels", scored, full, rules, spared, despite: HashMap::new() }
+    Share {
+        family: "levels",
+        scored,
+        full,
+        rules,
+        spared,
+        despite: HashMap::new(),
+        parts: HashMap::new(),
+    }
 }
 
 fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
@@ -135,7 +144,15 @@ fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
     );
     let full = (teams.len() * ROWS.len()) as u64;
     let spared = best(ROWS.into_iter().flat_map(|rows| teams.iter().map(move |&t| (rows, t))), of);
-    Share { family: "merged", scored, full, rules, spared, despite: HashMap::new() }
+    Share {
+        family: "merged",
+        scored,
+        full,
+        rules,
+        spared,
+        despite: HashMap::new(),
+        parts: HashMap::new(),
+    }
 }
 
 /// The best predicted of all schemes of a family.

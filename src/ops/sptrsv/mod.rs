@@ -8,12 +8,14 @@ pub mod host;
 mod kept;
 mod operation;
 pub mod overlapped;
+mod parts;
 pub mod progress;
 pub mod slices;
 pub mod structure_features;
 pub mod sweeps;
 
 pub use operation::SptrsvOperation;
+pub use parts::Parts;
 
 use super::{Lowerer, Narrowing, Refusal, Space, Unsupported};
 use crate::domain::candidate::VENDOR;
@@ -66,6 +68,8 @@ pub struct Share {
     /// `scored` then has schemes of the full space that can run and that the request's fixed values admit: all of them, or as
     /// many as [`Draw::most`], drawn by [`Draw::numbers`] where the space is too large to be listed. `full` counts them all.
     pub despite: HashMap<CandidateId, Removal>,
+    /// What the predicted times are made of, of families whose models tell.
+    pub parts: HashMap<CandidateId, Parts>,
 }
 
 /// The model behind `Space::model`.
@@ -113,9 +117,10 @@ pub fn space(
         });
     }
     let (mut shares, mut steps) = requested(shares, &narrowing.families);
-    let mut despite = HashMap::new();
+    let (mut despite, mut parts) = (HashMap::new(), HashMap::new());
     for share in &mut shares {
         despite.extend(std::mem::take(&mut share.despite));
+        parts.extend(std::mem::take(&mut share.parts));
     }
     let full: u64 = shares.iter().map(|share| share.full).sum();
     if let Some(draw) = &narrowing.full {
@@ -165,7 +170,7 @@ pub fn space(
         steps.push(Draw::step(left, kept.len() as u64, (kept.len() - despite.len()) as u64));
     }
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
-    let described = features::describe(named, &system, estimate.as_ref());
+    let described = features::describe(named, &system, estimate.as_ref(), &parts);
     let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
     let pruned = Pruned { kept, removed: Vec::new(), funnel: steps };
     let vendor = vendor(problem, device);

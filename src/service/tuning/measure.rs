@@ -113,7 +113,10 @@ impl Session<'_> {
                         .await?;
                     return Ok(StoppedBy::Cancelled);
                 }
-                budget.keep(self.finals_need(), self.usual_trial());
+                // What no time was left to prepare is prepared in its own trial.
+                let unprepared = handed_out > 0 && !ahead.prepared.contains(&candidate.id());
+                let preparing = if unprepared { ahead.longest } else { Duration::ZERO };
+                budget.keep(self.finals_need(), self.usual_trial() + preparing);
                 match budget.exhausted(self.recorder.tried_count()) {
                     // The baseline and one candidate are measured whatever the time.
                     Some(StoppedBy::Seconds) if handed_out <= 1 => {}

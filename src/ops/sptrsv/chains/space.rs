@@ -3,9 +3,9 @@
 use super::chain::Chains;
 use super::scheme::{FAMILY, Scheme, Shape};
 use crate::domain::problem::Stability;
-use crate::domain::{Candidate, Fixed, Removal, funnel};
+use crate::domain::{Candidate, CandidateId, Fixed, Removal, funnel};
 use crate::ops::sptrsv::slices::Estimate;
-use crate::ops::sptrsv::{Share, System};
+use crate::ops::sptrsv::{Parts, Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
 use rayon::prelude::*;
@@ -132,6 +132,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         rules: vec![rule],
         spared: None,
         despite: HashMap::new(),
+        parts: HashMap::new(),
     };
     if let Some(why) = lacking(system) {
         return empty(format!("{FAMILY}: {why}"));
@@ -142,7 +143,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         surveys.extend(surveyed(system, |how| how != LONGEST));
     }
     let list = listed(system, &surveys, estimate);
-    let mut scored = predicted(system, &surveys, &list);
+    let (mut scored, mut parts) = predicted(system, &surveys, &list);
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     let rules = vec![
         "chains: only if they leave at most three quarters of the waits of row after row; two columns a lane only with 32 warps; 512 \
@@ -160,12 +161,18 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
             let (substitute, staged) = (false, false);
             let shape = Shape { rows: 32, terms: 1024, substitute, staged };
             let one = Scheme { shape, unroll: 4, warps: 16 };
-            let can = legal(&one, system).is_ok();
-            can.then(|| predicted(system, &surveys, &[one]).pop()).flatten()
+            legal(&one, system)
+                .is_ok()
+                .then(|| {
+                    let (mut scored, of_it) = predicted(system, &surveys, &[one]);
+                    parts.extend(of_it);
+                    scored.pop()
+                })
+                .flatten()
         }
         false => None,
     };
-    Share { family: FAMILY, scored, full, rules, spared, despite: HashMap::new() }
+    Share { family: FAMILY, scored, full, rules, spared, despite: HashMap::new(), parts }
 }
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
@@ -187,8 +194,8 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
     for scheme in drawn.iter().filter(|scheme| !listed.contains(scheme)) {
         despite.insert(scheme.candidate().id(), Removal::by(funnel::REDUCTION));
     }
-    let scored = predicted(system, &surveys, &drawn);
-    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
+    let (scored, parts) = predicted(system, &surveys, &drawn);
+    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
 }
 
 /// The reduced list, of schemes that can run.
@@ -273,18 +280,32 @@ fn survey(system: &System, (rows, substitute): (u32, bool)) -> Survey {
     }
 }
 
-/// The schemes with predicted microseconds.
-fn predicted(system: &System, surveys: &Surveys, schemes: &[Scheme]) -> Vec<(Candidate, f64)> {
+/// The schemes with predicted microseconds, and what these are made of.
+fn predicted(
+    system: &System,
+    surveys: &Surveys,
+    schemes: &[Scheme],
+) -> (Vec<(Candidate, f64)>, HashMap<CandidateId, Parts>) {
     let of = |scheme: &Scheme| {
         let how = (scheme.shape.rows, scheme.shape.substitute);
         let survey = surveys.get(&how).copied().unwrap_or_default();
-        (scheme.candidate(), us(scheme, &survey, system))
+        let (candidate, parts) = (scheme.candidate(), parts(scheme, &survey, system));
+        let id = candidate.id();
+        ((candidate, us(&parts)), (id, parts))
     };
-    schemes.iter().map(of).collect()
+    schemes.iter().map(of).unzip()
 }
 
-/// Predicted microseconds of one call: what waits for each other and the bytes, the longer of the two and a part of the other.
-fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
+/// Predicted microseconds of one call: what waits for each other and what keeps the device busy, the longer of the two and a part of the
+/// other.
+fn us(parts: &Parts) -> f64 {
+    let (path, wide) = (parts.waiting_us, parts.bytes_us);
+    3.0 + path.max(wide) + 0.3 * path.min(wide)
+}
+
+/// What a call is made of: the waits on the longest path with the rows of a chain one after another; tasks in turn or the bytes, whichever
+/// takes longer.
+fn parts(scheme: &Scheme, survey: &Survey, system: &System) -> Parts {
     let hop = 2.2 * if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
     // A row of a chain is a shuffle and a multiplication after the one before. Substituted rows have the same of each other's part of b,
     // but do not wait for each other's; what is left are the columns of the chain before. Staged tasks cost more each.
@@ -302,6 +323,20 @@ fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
         + survey.chains * 32.0
         + system.triangular.rows() as f64 * (4.0 + 5.0 * value);
     let flow = bytes / system.device.copy_gbps.max(100.0);
-    let wide = turns.max(flow);
-    3.0 + (path.max(wide) + 0.3 * path.min(wide)) / 1e3
+    let (rows, chains) = (system.triangular.rows().max(1) as f64, survey.chains.max(1.0));
+    let waits = survey.waits.max(1.0);
+    Parts {
+        windows: waits,
+        rows_a_window: rows / waits,
+        terms: survey.values / rows,
+        longest: survey.columns / chains,
+        lanes: 32.0,
+        steps: rows / chains,
+        slices: chains / waits,
+        warps,
+        rounds: (chains / waits / warps).max(1.0),
+        waiting_us: path / 1e3,
+        bytes_us: turns.max(flow) / 1e3,
+        launches_us: 0.0,
+    }
 }

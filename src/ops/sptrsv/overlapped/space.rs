@@ -3,9 +3,9 @@
 use super::group::{Window, groups};
 use super::pack::windows;
 use super::scheme::{FAMILY, Scheme, Shape};
-use crate::domain::{Candidate, Fixed, Removal, funnel};
+use crate::domain::{Candidate, CandidateId, Fixed, Removal, funnel};
 use crate::ops::sptrsv::slices::equations::ByLevel;
-use crate::ops::sptrsv::{Share, System};
+use crate::ops::sptrsv::{Parts, Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
 use rayon::prelude::*;
@@ -107,12 +107,13 @@ pub fn share(system: &System) -> Share {
         rules: vec![rule],
         spared: None,
         despite: HashMap::new(),
+        parts: HashMap::new(),
     };
     if let Some(why) = lacking(system) {
         return empty(format!("{FAMILY}: {why}"));
     }
     let list = listed(system);
-    let mut scored = predicted(system, &list);
+    let (mut scored, mut parts) = predicted(system, &list);
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     let rules = [
         "overlapped: only if levels have fewer than 8192 rows on average, and there are several",
@@ -125,11 +126,18 @@ pub fn share(system: &System) -> Share {
         true => {
             let plain = Shape { levels: 2, lanes: 4, unroll: 4, awaited: 2 };
             let one = Scheme { shape: plain, warps: 4 };
-            legal(&one, system).is_ok().then(|| predicted(system, &[one]).pop()).flatten()
+            legal(&one, system)
+                .is_ok()
+                .then(|| {
+                    let (mut scored, of_it) = predicted(system, &[one]);
+                    parts.extend(of_it);
+                    scored.pop()
+                })
+                .flatten()
         }
         false => None,
     };
-    Share { family: FAMILY, scored, full, rules, spared, despite: HashMap::new() }
+    Share { family: FAMILY, scored, full, rules, spared, despite: HashMap::new(), parts }
 }
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
@@ -150,8 +158,8 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
     for scheme in drawn.iter().filter(|scheme| !listed.contains(scheme)) {
         despite.insert(scheme.candidate().id(), Removal::by(funnel::REDUCTION));
     }
-    let scored = predicted(system, &drawn);
-    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
+    let (scored, parts) = predicted(system, &drawn);
+    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
 }
 
 /// The reduced list, of schemes that can run.
@@ -222,8 +230,11 @@ struct Survey {
     passes: f64,
 }
 
-/// The schemes with predicted microseconds; shapes are surveyed once each.
-fn predicted(system: &System, schemes: &[Scheme]) -> Vec<(Candidate, f64)> {
+/// The schemes with predicted microseconds, and what these are made of; shapes are surveyed once each.
+fn predicted(
+    system: &System,
+    schemes: &[Scheme],
+) -> (Vec<(Candidate, f64)>, HashMap<CandidateId, Parts>) {
     let by_level = ByLevel::of(&system.levels);
     let mut place = vec![0u32; by_level.order.len()];
     by_level.order.iter().enumerate().for_each(|(at, &row)| place[row as usize] = at as u32);
@@ -234,9 +245,11 @@ fn predicted(system: &System, schemes: &[Scheme]) -> Vec<(Candidate, f64)> {
         .collect();
     let of = |scheme: &Scheme| {
         let survey = surveys.get(&scheme.shape).copied().unwrap_or_default();
-        (scheme.candidate(), us(scheme, &survey, system))
+        let (candidate, parts) = (scheme.candidate(), parts(scheme, &survey, system));
+        let id = candidate.id();
+        ((candidate, us(&parts)), (id, parts))
     };
-    schemes.iter().map(of).collect()
+    schemes.iter().map(of).unzip()
 }
 
 fn survey(system: &System, by_level: &ByLevel, place: &[u32], shape: &Shape) -> Survey {
@@ -273,10 +286,15 @@ fn survey(system: &System, by_level: &ByLevel, place: &[u32], shape: &Shape) -> 
     }
 }
 
-/// Predicted microseconds of one call: a hop and the passes of each window, more where it has more groups than there are warps, and the
+/// Predicted microseconds of one call.
+fn us(parts: &Parts) -> f64 {
+    3.0 + parts.waiting_us + parts.bytes_us
+}
+
+/// What a call is made of: a hop and the passes of each window, more where it has more groups than there are warps, and the
 /// bytes. Constants are those of a prototype on an H100 (benches/NOTES.md): 263 ns for a bare hop, 500 until a group's first pass
 /// begins, 75 to 140 a pass.
-fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
+fn parts(scheme: &Scheme, survey: &Survey, system: &System) -> Parts {
     let (shape, dtype) = (&scheme.shape, system.problem.dtype);
     let hop = 1.9 * if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
     let pass = 60.0 + 8.0 * f64::from(shape.unroll) + 20.0 * f64::from(shape.lanes).log2();
@@ -287,7 +305,21 @@ fn us(scheme: &Scheme, survey: &Survey, system: &System) -> f64 {
     let a_pass = u64::from(shape.pass_terms()) * (2 + dtype.bytes())
         + u64::from(shape.rows()) * (4 + 4 * dtype.bytes());
     let rate = system.device.copy_gbps.max(100.0);
-    3.0 + (survey.windows * a_window + survey.passes * a_pass as f64 / rate) / 1e3
+    let rows = system.triangular.rows().max(1) as f64;
+    Parts {
+        windows: survey.windows,
+        rows_a_window: rows / survey.windows.max(1.0),
+        terms: survey.passes * f64::from(shape.pass_terms()) / rows,
+        longest: survey.levels * f64::from(shape.lanes * shape.unroll),
+        lanes: shape.lanes.into(),
+        steps: survey.levels,
+        slices: survey.groups_a_window,
+        warps,
+        rounds: 1.0 + more,
+        waiting_us: survey.windows * a_window / 1e3,
+        bytes_us: survey.passes * a_pass as f64 / rate / 1e3,
+        launches_us: 0.0,
+    }
 }
 
 #[cfg(test)]
@@ -353,7 +385,7 @@ mod tests {
         let system = system("ilu0_poisson2d:nx=100,ny=100,seed=1", 1);
         let of =
             |levels| Scheme { shape: Shape { levels, lanes: 1, unroll: 2, awaited: 2 }, warps: 4 };
-        let times = predicted(&system, &[of(1), of(4), of(8)]);
+        let times = predicted(&system, &[of(1), of(4), of(8)]).0;
         assert!(times[0].1 > 1.5 * times[1].1 && times[1].1 > times[2].1, "{times:?}");
     }
 }

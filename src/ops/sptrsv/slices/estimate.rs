@@ -2,10 +2,9 @@
 
 use super::lower::term_bytes;
 use super::rewrite::Rewrite;
-use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
+use super::scheme::{Scheme, Scope, Sync, Take};
 use super::survey::{LevelProfile, Reach, survey};
-use crate::domain::Candidate;
-use crate::ops::sptrsv::System;
+use crate::ops::sptrsv::{Parts, System};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
@@ -23,31 +22,7 @@ pub struct Estimate {
     hop_ns: f64,
     multiprocessors: f64,
     reaches: HashMap<Rewrite, Reach>,
-    amplifies: bool,
-}
-
-/// The components of a scheme's estimate.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Parts {
-    /// Windows of the whole system, and rows per window.
-    pub windows: f64,
-    pub rows_a_window: f64,
-    /// Terms of an equation on average, and terms in unknowns of a window's longest equation.
-    pub terms: f64,
-    pub longest: f64,
-    /// Lanes per equation, and steps that a window's longest equation takes on that many lanes.
-    pub lanes: f64,
-    pub steps: f64,
-    /// Slices of a window, and the warps available for them.
-    pub slices: f64,
-    pub warps: f64,
-    /// Rounds that a window's slices take on the available warps.
-    pub rounds: f64,
-    /// Microseconds of all windows in sequence, and of reading all terms.
-    pub waiting_us: f64,
-    pub bytes_us: f64,
-    /// Microseconds of launches beyond the first.
-    pub launches_us: f64,
+    amplification: f64,
 }
 
 impl Estimate {
@@ -69,13 +44,18 @@ impl Estimate {
             hop_ns,
             multiprocessors: f64::from(system.device.multiprocessors.max(1)),
             reaches: surveyed.map(|how| (how, survey(&profile, how))).collect(),
-            amplifies: amplification > super::space::AMPLIFIED,
+            amplification,
         }
     }
 
     /// Whether rewriting loses more digits than it may, so that a rewritten system's solution has to be refined.
     pub const fn amplifies(&self) -> bool {
-        self.amplifies
+        self.amplification > super::space::AMPLIFIED
+    }
+
+    /// How large the terms of a row become for a right-hand side within [-1, 1); 0 where nothing may be or needs to be rewritten.
+    pub const fn amplification(&self) -> f64 {
+        self.amplification
     }
 
     /// The rewritings that were surveyed.
@@ -93,14 +73,6 @@ impl Estimate {
     /// Windows that a rewriting leaves.
     pub fn windows(&self, how: Rewrite) -> f64 {
         (self.levels / self.reach(how).levels).max(1.0)
-    }
-
-    /// The estimate for a candidate of this family.
-    pub fn of_candidate(&self, candidate: &Candidate) -> Option<Parts> {
-        (candidate.family == FAMILY)
-            .then(|| Scheme::of(candidate))
-            .flatten()
-            .map(|s| self.parts(&s))
     }
 
     pub fn parts(&self, scheme: &Scheme) -> Parts {
@@ -163,8 +135,7 @@ impl Estimate {
     }
 
     /// Predicted microseconds of one call.
-    pub fn us(&self, scheme: &Scheme) -> f64 {
-        let parts = self.parts(scheme);
+    pub fn us(parts: &Parts) -> f64 {
         LAUNCH_US + parts.launches_us + parts.waiting_us + parts.bytes_us
     }
 }

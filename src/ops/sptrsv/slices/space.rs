@@ -43,6 +43,10 @@ const NARROW: f64 = 64.0;
 /// they load for the next one is worth hiding. On systems with narrower levels it gained nothing.
 const AHEAD_ROWS: u32 = 16;
 
+/// The most terms of a row up to which a lane a row is tried on systems with as wide levels: a lane then has no others to wait for, and
+/// its loads in flight are all of a row.
+const SHORT_ROW: usize = 32;
+
 /// Entries from which a system is large: rewriting it takes so long that it is done for few schemes only.
 const LARGE: usize = 1_000_000;
 const LARGE_WINDOW_NS: [u32; 3] = [250, 500, 1000];
@@ -230,7 +234,8 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     let mut scored: Vec<_> = listed(system, &rewrites)
         .into_iter()
         .filter(|scheme| legal(scheme, system).is_ok())
-        .map(|scheme| (scheme.candidate(), estimate.us(&scheme)))
+        .map(|scheme| (scheme.candidate(), estimate.parts(&scheme)))
+        .map(|(candidate, parts)| (candidate, Estimate::us(&parts), parts))
         .collect();
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     scored.dedup_by(|a, b| a.0 == b.0);
@@ -243,11 +248,14 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: epochs, tickets and pauses are tried only on the plain shape",
         "slices: one multiprocessor or one cluster only if levels are narrow and the unknowns fit its shared memory",
         "slices: separate launches only if a level has more rows than there are warps",
+        "slices: above 1,000,000 entries a lane a row only where levels are as wide as for copying ahead and no row has more than 32 entries",
         "slices: terms are copied ahead only if levels have more than 16 rows for each multiprocessor",
     ];
     let rules = rules.map(str::to_owned).to_vec();
     let full = admitted(&Fixed::default());
-    Share { family: FAMILY, scored, full, rules, spared: None, despite: HashMap::new() }
+    let parts = scored.iter().map(|(candidate, _, parts)| (candidate.id(), *parts)).collect();
+    let scored = scored.into_iter().map(|(candidate, us, _)| (candidate, us)).collect();
+    Share { family: FAMILY, scored, full, rules, spared: None, despite: HashMap::new(), parts }
 }
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule
@@ -261,16 +269,19 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
     let running: Vec<&Scheme> = all.iter().filter(runs).collect();
     let full = running.len() as u64;
     let mut scored = Vec::new();
-    let mut despite = HashMap::new();
+    let (mut despite, mut parts) = (HashMap::new(), HashMap::new());
     for number in draw.numbers(FAMILY, full).take(draw.most) {
         let scheme = running[number as usize];
         let candidate = scheme.candidate();
+        let id = candidate.id();
         if !listed.contains(&candidate) {
-            despite.insert(candidate.id(), Removal::by(funnel::REDUCTION));
+            despite.insert(id.clone(), Removal::by(funnel::REDUCTION));
         }
-        scored.push((candidate, estimate.us(scheme)));
+        let made_of = estimate.parts(scheme);
+        scored.push((candidate, Estimate::us(&made_of)));
+        parts.insert(id, made_of);
     }
-    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
+    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
 }
 
 /// The reduced list, before legality.
@@ -279,6 +290,12 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
     let width = system.triangular.rows() as f64 / levels as f64;
     let widest = system.levels.widths.iter().max().copied().unwrap_or(0);
     let large = is_large(system);
+    let wide = width > f64::from(system.device.multiprocessors * AHEAD_ROWS);
+    let short = || {
+        let ends = &system.triangular.indptr;
+        ends.windows(2).all(|ends| ends[1] - ends[0] <= SHORT_ROW)
+    };
+    let a_lane_a_row = large && wide && short();
     let mut list = Vec::new();
     for &rewrite in rewrites {
         let plain = Scheme::plain(rewrite);
@@ -314,7 +331,10 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
                 list.push(Scheme { warps, alpha, ..plain });
             }
         }
-        if width > f64::from(system.device.multiprocessors * AHEAD_ROWS) && !rewrite.refine {
+        if a_lane_a_row && [0, LARGE_WINDOW_NS[1]].contains(&rewrite.window_ns) {
+            list.push(Scheme { lanes: 1, warps: 16, ..plain });
+        }
+        if wide && !rewrite.refine {
             let shapes = [(16, 4), (16, 8), (32, 4)];
             let of = |(warps, unroll)| Scheme { warps, unroll, ahead: true, ..plain };
             list.extend(shapes.map(of));

@@ -46,8 +46,8 @@ pub fn lacking(system: &System) -> Option<&'static str> {
 }
 
 fn nothing(rules: Vec<String>, full: u64) -> Share {
-    let (scored, despite) = (Vec::new(), HashMap::new());
-    Share { family: FAMILY, scored, full, rules, spared: None, despite }
+    let (scored, despite, parts) = (Vec::new(), HashMap::new(), HashMap::new());
+    Share { family: FAMILY, scored, full, rules, spared: None, despite, parts }
 }
 
 /// The family's part of the space. `other` is the system of the other solve of a pair, which is to have the same sweeps.
