@@ -28,7 +28,7 @@ const PREFIXES: [(&str, &str, &str); 12] = [
     ("row_cov_", "variation of the entries of groups of ", " rows"),
 ];
 
-const WORDS: [(&str, &str); 125] = [
+const WORDS: [(&str, &str); 128] = [
     // The matrix.
     ("rows", "rows"),
     ("m", "rows"),
@@ -70,6 +70,7 @@ const WORDS: [(&str, &str); 125] = [
     // A candidate.
     ("predicted_us", "time by the analytic model"),
     ("predicted_over_best", "time by the analytic model over the best of all"),
+    ("predicted_over_family", "time by the analytic model over the best of the family"),
     ("tile_rows", "rows of a tile"),
     ("tile_columns", "columns of a tile"),
     ("threads", "threads of a block"),
@@ -133,6 +134,7 @@ const WORDS: [(&str, &str); 125] = [
     ("dep_dist", "nearness of the last dependency"),
     ("entries_on_path", "entries on the longest path"),
     ("rewritten", "equations are rewritten"),
+    ("amplification", "largest term of a row over the right-hand side"),
     ("rhs", "right-hand sides"),
     ("unit_diagonal", "ones on the diagonal"),
     ("reversed", "solved from the last row"),
@@ -147,6 +149,7 @@ const WORDS: [(&str, &str); 125] = [
     ("gap_most", "levels back to a dependency, 90th percentile"),
     ("gap_earliest", "levels back to the earliest dependency"),
     ("windows", "windows"),
+    ("windows_over_levels", "windows over levels"),
     ("rows_a_window", "rows of a window"),
     ("terms_an_equation", "terms of an equation"),
     ("longest_equation", "unknowns in a window's longest equation"),
