@@ -346,7 +346,10 @@ mod tests {
         // Preparing more entries takes longer.
         assert_eq!(seconds_of(Halving, one, None, Cuda, 0), Some(4.5));
         assert_eq!(seconds_of(Halving, one, None, Cuda, 7_500_000), Some(6.75));
-        assert_eq!(seconds_of(Halving, one, None, Cuda, u64::MAX), Some(9.0));
+        assert_eq!(
+            seconds_of(Halving, one, None, Cuda, u64::MAX),
+            Some(4.5 * crate::service::SearchDefaults::GPU_MOST)
+        );
         assert_eq!(seconds_of(Halving, one, None, Cpu, u64::MAX), Some(60.0));
         assert_eq!(seconds(Exhaustive, one, None, Cuda), Some(60.0));
         assert_eq!(seconds(Halving, both, None, Cpu), Some(60.0));

@@ -9,7 +9,7 @@ use super::structure_features::{LONG, StructureFeatures, WIDTHS};
 use super::{Parts, System};
 use crate::domain::matrix::Spread;
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Candidate, CandidateId, Device, Dtype, Sptrsv};
+use crate::domain::{Candidate, Device, Dtype, Sptrsv};
 use crate::ops::features::{Described, Numbers};
 use crate::sparse::{Csr, features};
 use std::borrow::Cow;
@@ -17,8 +17,8 @@ use std::collections::HashMap;
 
 /// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata; 3 names
 /// the families `overlapped`, `chains` and `sweeps` and their parameters, refinement and copying ahead; 4 has what the predictions of
-/// `overlapped` and `chains` are made of, how a prediction compares with the best of its family, the share of waits that is left, and
-/// substituted and staged chains, and how much a system amplifies.
+/// `overlapped` and `chains` are made of, how a prediction compares with the best of its family, windows over levels, substituted and
+/// staged chains, and how much a system amplifies.
 pub const VERSION: u32 = 4;
 
 /// The ten features of AG-SpTRSV (section 4.5) under their names here, and whether a feature is stored as log2(size + 1).
@@ -77,12 +77,15 @@ const PARAMETERS: [(&str, &[&str]); 30] = [
     ("staged", &[]),
 ];
 
-/// The features of all schemes; `scored` has their times by the analytic model.
+/// More than any system amplifies whose solution float32 can hold.
+const MOST_AMPLIFIED: f64 = 1e40;
+
+/// The features of all schemes: `candidates` with their times by the analytic model, `parts` with what these are made of.
 pub fn describe<'a>(
     candidates: impl Iterator<Item = (&'a Candidate, f64)>,
     system: &System,
     estimate: Option<&Estimate>,
-    parts: &HashMap<CandidateId, Parts>,
+    parts: &HashMap<Candidate, Parts>,
 ) -> Described {
     let candidates: Vec<_> = candidates.collect();
     let best = candidates.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
@@ -95,7 +98,7 @@ pub fn describe<'a>(
     let levels = system.levels.widths.len() as f64;
     let described = |candidate: &Candidate, us| {
         let of_family = best_of.get(candidate.family.as_str()).copied().unwrap_or(us);
-        let parts = parts.get(&candidate.id()).copied().unwrap_or_default();
+        let parts = parts.get(candidate).copied().unwrap_or_default();
         own(Numbers::unnamed(), candidate, &Predicted { us, best, of_family, levels, parts }).values
     };
     Described {
@@ -143,7 +146,9 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     all.log("entries_on_path", entries_on_path(system));
     structure(&mut all, &StructureFeatures::of(system));
     all.flag("rewritten", rewritten);
-    all.log("amplification", estimate.map_or(0.0, Estimate::amplification));
+    // Without bound where x overflows.
+    let amplification = estimate.map_or(0.0, Estimate::amplification);
+    all.log("amplification", amplification.min(MOST_AMPLIFIED));
     let unit = problem.diagonal == Diagonal::Unit;
     all.log("rhs", problem.rhs.into());
     all.log("element_bytes", problem.dtype.bytes() as f64);
@@ -323,6 +328,34 @@ mod tests {
                         assert!(texts.contains(&text.as_str()), "{name}={text}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_candidate_of_a_gpu_is_described_alike_by_finite_numbers() {
+        let mut device =
+            Device { multiprocessors: 132, shared_bytes_per_block: 232_448, ..Device::NONE };
+        device.kind = crate::domain::DeviceKind::Cuda;
+        device.compute_capability = "9.0".to_owned();
+        device.max_threads_per_multiprocessor = 2048;
+        let (shared, own) = names();
+        let windows = own.iter().position(|name| name == "windows").unwrap();
+        for spec in ["ilu0_poisson2d:nx=40,ny=40,seed=1", "cholesky_poisson2d:nx=30,ny=30,seed=1"] {
+            let matrix = Spec::parse(spec).unwrap().generate().unwrap();
+            let problem =
+                Sptrsv { dtype: Dtype::F64, diagonal: Diagonal::NonUnit, ..Sptrsv::PLAIN };
+            let space = space(&matrix, &problem, &device, &Default::default()).unwrap();
+            assert_eq!(space.described.shared.len(), shared.len());
+            let families: std::collections::HashSet<&str> =
+                space.scored.iter().map(|(candidate, _)| candidate.family.as_str()).collect();
+            assert!(families.contains("slices") && families.contains("overlapped"));
+            assert_eq!(families.contains("chains"), spec.starts_with("cholesky"));
+            for ((candidate, _), values) in space.scored.iter().zip(&space.described.own) {
+                assert_eq!(values.len(), own.len());
+                assert!(values.iter().all(|value| value.is_finite()), "{candidate}");
+                // Only the paper's family does not tell what its predictions are made of.
+                assert_eq!(values[windows] > 0.0, candidate.family != "ag", "{candidate}");
             }
         }
     }

@@ -69,7 +69,7 @@ pub struct Share {
     /// many as [`Draw::most`], drawn by [`Draw::numbers`] where the space is too large to be listed. `full` counts them all.
     pub despite: HashMap<CandidateId, Removal>,
     /// What the predicted times are made of, of families whose models tell.
-    pub parts: HashMap<CandidateId, Parts>,
+    pub parts: HashMap<Candidate, Parts>,
 }
 
 /// The model behind `Space::model`.

@@ -41,6 +41,8 @@ const SIDE_BY_SIDE_BYTES: u64 = 512 << 20;
 /// The candidates that have been lowered and compiled ahead.
 struct Ahead {
     prepared: HashSet<CandidateId>,
+    /// Their preparations, some of which candidates share.
+    made: HashSet<String>,
     /// The maximum at any time.
     most: usize,
     /// Preparations made side by side.
@@ -60,7 +62,13 @@ impl Ahead {
             Some(_) => 1,
             None => fitting(SIDE_BY_SIDE_BYTES, SIDE_BY_SIDE).max(1),
         };
-        Self { prepared: HashSet::new(), most, at_once, longest: Duration::ZERO }
+        let (prepared, made) = (HashSet::new(), HashSet::new());
+        Self { prepared, made, most, at_once, longest: Duration::ZERO }
+    }
+
+    /// What a trial takes longer because it has to prepare first: what no time was left to prepare ahead.
+    fn in_the_trial(&self, preparation: &str) -> Duration {
+        if self.made.contains(preparation) { Duration::ZERO } else { self.longest }
     }
 }
 
@@ -92,11 +100,11 @@ impl Session<'_> {
                     handed_out += 1;
                     // Of large systems a few are prepared at a time. A hill climb announces a few ahead, and may change them after
                     // each outcome.
-                    let unprepared = selector.upcoming().first().is_some_and(|first| {
+                    let next_unprepared = selector.upcoming().first().is_some_and(|first| {
                         self.recorder.known(first).is_none()
                             && !ahead.prepared.contains(&first.id())
                     });
-                    if unprepared || handed_out % (ahead.most / 2) == 0 {
+                    if next_unprepared || handed_out % (ahead.most / 2) == 0 {
                         self.prepare(selector, &mut ahead, budget).await?;
                     }
                     match selector.next() {
@@ -113,9 +121,11 @@ impl Session<'_> {
                         .await?;
                     return Ok(StoppedBy::Cancelled);
                 }
-                // What no time was left to prepare is prepared in its own trial.
-                let unprepared = handed_out > 0 && !ahead.prepared.contains(&candidate.id());
-                let preparing = if unprepared { ahead.longest } else { Duration::ZERO };
+                // Routines of vendors prepare themselves.
+                let preparing = match candidate.family == VENDOR {
+                    true => Duration::ZERO,
+                    false => ahead.in_the_trial(&self.kernels().preparation(&candidate)),
+                };
                 budget.keep(self.finals_need(), self.usual_trial() + preparing);
                 match budget.exhausted(self.recorder.tried_count()) {
                     // The baseline and one candidate are measured whatever the time.
@@ -156,7 +166,10 @@ impl Session<'_> {
             }
             ahead.prepared.extend(portion.iter().map(Candidate::id));
             match self.evaluator.prepare(portion.to_vec(), &self.signals.stop).await {
-                Ok(()) => ahead.longest = ahead.longest.max(started.elapsed()),
+                Ok(()) => {
+                    ahead.longest = ahead.longest.max(started.elapsed());
+                    ahead.made.extend(portion.iter().map(|c| kernels.preparation(c)));
+                }
                 Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
                     return Err(error.into());
                 }
@@ -326,5 +339,14 @@ mod tests {
         assert_eq!(lengths(2), [4, 3, 1]);
         assert_eq!(lengths(5), [8]);
         assert!(portions(&[], 2, Candidate::to_string).is_empty());
+    }
+
+    #[test]
+    fn only_what_was_not_prepared_ahead_takes_its_time_in_the_trial() {
+        let longest = Duration::from_millis(300);
+        let made = HashSet::from(["slices lanes=4".to_owned()]);
+        let ahead = Ahead { prepared: HashSet::new(), made, most: 4, at_once: 1, longest };
+        assert_eq!(ahead.in_the_trial("slices lanes=4"), Duration::ZERO);
+        assert_eq!(ahead.in_the_trial("slices lanes=8"), longest);
     }
 }

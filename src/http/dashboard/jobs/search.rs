@@ -44,7 +44,8 @@ impl Search {
             top_k: defaults.top_k,
             seconds: defaults.seconds,
             gpu_seconds: defaults.gpu_seconds,
-            gpu_most_seconds: defaults.gpu_seconds * SearchDefaults::GPU_MOST,
+            // Without what a product of decimal fractions leaves behind.
+            gpu_most_seconds: (defaults.gpu_seconds * SearchDefaults::GPU_MOST * 1e3).round() / 1e3,
             trials: defaults.trials_of(Op::default().descriptor().strategy),
             clock: defaults.clock.under(settings.l2_policy),
         }

@@ -3,7 +3,7 @@
 use super::chain::Chains;
 use super::scheme::{FAMILY, Scheme, Shape};
 use crate::domain::problem::Stability;
-use crate::domain::{Candidate, CandidateId, Fixed, Removal, funnel};
+use crate::domain::{Candidate, Fixed, Removal, funnel};
 use crate::ops::sptrsv::slices::Estimate;
 use crate::ops::sptrsv::{Parts, Share, System};
 use crate::search::Draw;
@@ -285,13 +285,12 @@ fn predicted(
     system: &System,
     surveys: &Surveys,
     schemes: &[Scheme],
-) -> (Vec<(Candidate, f64)>, HashMap<CandidateId, Parts>) {
+) -> (Vec<(Candidate, f64)>, HashMap<Candidate, Parts>) {
     let of = |scheme: &Scheme| {
         let how = (scheme.shape.rows, scheme.shape.substitute);
         let survey = surveys.get(&how).copied().unwrap_or_default();
         let (candidate, parts) = (scheme.candidate(), parts(scheme, &survey, system));
-        let id = candidate.id();
-        ((candidate, us(&parts)), (id, parts))
+        ((candidate.clone(), us(&parts)), (candidate, parts))
     };
     schemes.iter().map(of).unzip()
 }

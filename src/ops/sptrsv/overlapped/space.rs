@@ -3,7 +3,7 @@
 use super::group::{Window, groups};
 use super::pack::windows;
 use super::scheme::{FAMILY, Scheme, Shape};
-use crate::domain::{Candidate, CandidateId, Fixed, Removal, funnel};
+use crate::domain::{Candidate, Fixed, Removal, funnel};
 use crate::ops::sptrsv::slices::equations::ByLevel;
 use crate::ops::sptrsv::{Parts, Share, System};
 use crate::search::Draw;
@@ -234,7 +234,7 @@ struct Survey {
 fn predicted(
     system: &System,
     schemes: &[Scheme],
-) -> (Vec<(Candidate, f64)>, HashMap<CandidateId, Parts>) {
+) -> (Vec<(Candidate, f64)>, HashMap<Candidate, Parts>) {
     let by_level = ByLevel::of(&system.levels);
     let mut place = vec![0u32; by_level.order.len()];
     by_level.order.iter().enumerate().for_each(|(at, &row)| place[row as usize] = at as u32);
@@ -246,8 +246,7 @@ fn predicted(
     let of = |scheme: &Scheme| {
         let survey = surveys.get(&scheme.shape).copied().unwrap_or_default();
         let (candidate, parts) = (scheme.candidate(), parts(scheme, &survey, system));
-        let id = candidate.id();
-        ((candidate, us(&parts)), (id, parts))
+        ((candidate.clone(), us(&parts)), (candidate, parts))
     };
     schemes.iter().map(of).unzip()
 }

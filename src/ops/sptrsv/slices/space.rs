@@ -43,8 +43,8 @@ const NARROW: f64 = 64.0;
 /// they load for the next one is worth hiding. On systems with narrower levels it gained nothing.
 const AHEAD_ROWS: u32 = 16;
 
-/// The most terms of a row up to which a lane a row is tried on systems with as wide levels: a lane then has no others to wait for, and
-/// its loads in flight are all of a row.
+/// Entries of the longest row, besides the diagonal, up to which large systems with such wide levels are also tried with one lane a
+/// row: nothing is summed over lanes then, and a warp has 32 rows under way.
 const SHORT_ROW: usize = 32;
 
 /// Entries from which a system is large: rewriting it takes so long that it is done for few schemes only.
@@ -243,17 +243,18 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: nothing is rewritten where each row has to be stable",
         "slices: solutions are refined where a row's terms reach 1e6 times the right-hand side, with those rewritings that a trial finds good enough",
         "slices: the most terms matter only where equations are rewritten; above 1,000,000 entries three windows, the most terms by \
-         the mean row, lanes chosen a slice",
+         the mean row, and lanes chosen for each slice but for one of the windows",
         "slices: lanes are chosen per slice, or 1, 4 or 32 with 2 to 16 warps",
         "slices: epochs, tickets and pauses are tried only on the plain shape",
         "slices: one multiprocessor or one cluster only if levels are narrow and the unknowns fit its shared memory",
         "slices: separate launches only if a level has more rows than there are warps",
-        "slices: above 1,000,000 entries a lane a row only where levels are as wide as for copying ahead and no row has more than 32 entries",
         "slices: terms are copied ahead only if levels have more than 16 rows for each multiprocessor",
+        "slices: above 1,000,000 entries one lane a row, with 16 warps, only where nothing is rewritten, one right-hand side is solved for, \
+         levels have more than 16 rows for each multiprocessor and no row has more than 32 entries besides the diagonal",
     ];
     let rules = rules.map(str::to_owned).to_vec();
     let full = admitted(&Fixed::default());
-    let parts = scored.iter().map(|(candidate, _, parts)| (candidate.id(), *parts)).collect();
+    let parts = scored.iter().map(|(candidate, _, parts)| (candidate.clone(), *parts)).collect();
     let scored = scored.into_iter().map(|(candidate, us, _)| (candidate, us)).collect();
     Share { family: FAMILY, scored, full, rules, spared: None, despite: HashMap::new(), parts }
 }
@@ -273,13 +274,12 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
     for number in draw.numbers(FAMILY, full).take(draw.most) {
         let scheme = running[number as usize];
         let candidate = scheme.candidate();
-        let id = candidate.id();
         if !listed.contains(&candidate) {
-            despite.insert(id.clone(), Removal::by(funnel::REDUCTION));
+            despite.insert(candidate.id(), Removal::by(funnel::REDUCTION));
         }
         let made_of = estimate.parts(scheme);
-        scored.push((candidate, Estimate::us(&made_of)));
-        parts.insert(id, made_of);
+        scored.push((candidate.clone(), Estimate::us(&made_of)));
+        parts.insert(candidate, made_of);
     }
     Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
 }
@@ -295,7 +295,7 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
         let ends = &system.triangular.indptr;
         ends.windows(2).all(|ends| ends[1] - ends[0] <= SHORT_ROW)
     };
-    let a_lane_a_row = large && wide && short();
+    let a_lane_a_row = large && wide && system.problem.rhs == 1 && short();
     let mut list = Vec::new();
     for &rewrite in rewrites {
         let plain = Scheme::plain(rewrite);
@@ -331,7 +331,7 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
                 list.push(Scheme { warps, alpha, ..plain });
             }
         }
-        if a_lane_a_row && [0, LARGE_WINDOW_NS[1]].contains(&rewrite.window_ns) {
+        if a_lane_a_row && rewrite.window_ns == 0 {
             list.push(Scheme { lanes: 1, warps: 16, ..plain });
         }
         if wide && !rewrite.refine {

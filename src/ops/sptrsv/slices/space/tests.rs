@@ -115,3 +115,21 @@ fn what_cannot_run_is_refused() {
     let cluster = |scheme: &&Scheme| matches!(scheme.scope, Scope::Shared { blocks: 2.. });
     assert!(all.iter().filter(cluster).all(|scheme| legal(scheme, &narrow).is_err()));
 }
+
+#[test]
+fn one_lane_a_row_is_listed_where_levels_are_wide_and_rows_short() {
+    let with_a_lane = |spec: &str, rhs| {
+        let system = system(spec, rhs);
+        let share = share(&system, &Estimate::of(&system));
+        let of = |(candidate, _): &&(Candidate, f64)| candidate.int("lanes") == Some(1);
+        let found: Vec<i64> =
+            share.scored.iter().filter(of).filter_map(|(c, _)| c.int("window_ns")).collect();
+        found
+    };
+    // 5,000 rows a level; rows of 14 entries, and one of 40 and more.
+    assert_eq!(with_a_lane("lower_levels:n=1e5,levels=20,per_row=14,seed=1", 1), [0]);
+    assert!(with_a_lane("lower_levels:n=1e5,levels=20,per_row=14,seed=1", 4).is_empty());
+    assert!(with_a_lane("lower_levels:n=4e4,levels=8,per_row=40,seed=1", 1).is_empty());
+    // Levels of 1,000 rows.
+    assert!(with_a_lane("lower_levels:n=1e5,levels=100,per_row=14,seed=1", 1).is_empty());
+}
