@@ -17,7 +17,8 @@ use sparsetune::learn::{Dataset, Forest, Group, Model, ModelFile, Row};
 use sparsetune::ops::features::Described;
 use sparsetune::ops::spmm::inspect::Inspection;
 use sparsetune::ops::sptrsv::System;
-use sparsetune::ops::sptrsv::slices::Estimate;
+use sparsetune::ops::sptrsv::slices::{self, Estimate};
+use sparsetune::ops::sptrsv::{chains, overlapped};
 use sparsetune::ops::{self, spmm, sptrsv};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::random::Stream;
@@ -119,9 +120,15 @@ impl Asked {
         let space = ops::space(&matrix, &Problem::Sptrsv(problem), &device)?;
         let system = System::of(&matrix, &problem, &device)?;
         let estimate = Estimate::of(&system);
+        let shares = [
+            slices::share(&system, &estimate),
+            overlapped::share(&system),
+            chains::share(&system, &estimate),
+        ];
+        let parts = shares.into_iter().flat_map(|share| share.parts).collect();
         let describe = move || {
             let named = space.scored.iter().map(|(candidate, us)| (candidate, *us));
-            sptrsv::features::describe(named, &system, Some(&estimate))
+            sptrsv::features::describe(named, &system, Some(&estimate), &parts)
         };
         Ok(Self { name: spec.to_owned(), describe: Box::new(describe) })
     }

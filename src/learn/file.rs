@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 /// Version of the file format; readers refuse unknown versions.
 pub const VERSION: u32 = 1;
 
+/// The shared feature by which a matrix is larger than what a model was trained on.
+pub const SIZE: &str = "nnz";
+
 /// A model with the conditions under which it may be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelFile {
@@ -18,6 +21,9 @@ pub struct ModelFile {
     /// Names of the features, in the order in which the model reads them.
     pub shared: Vec<String>,
     pub own: Vec<String>,
+    /// The largest [`SIZE`] that it was trained on; models of before do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest: Option<f32>,
     pub model: Model,
 }
 
@@ -136,6 +142,12 @@ impl ModelFile {
                 by_probability(&perceptron.known(shared, &texts), predicted_us)
             }
         }
+    }
+
+    /// Whether a matrix has more entries than any that the model was trained on. `shared` are its features.
+    pub fn is_beyond(&self, shared: &[f32]) -> bool {
+        let size = self.shared.iter().position(|name| name == SIZE).and_then(|at| shared.get(at));
+        size.zip(self.largest).is_some_and(|(size, largest)| *size > largest)
     }
 
     fn check(&self) -> Result<(), Mismatch> {

@@ -2,7 +2,7 @@
 //! background, once for all requests that wait for it. It is stored only for who asks for that.
 
 use super::lookup::Keeping;
-use super::predicted::{Subject, plan, rank};
+use super::predicted::{Subject, plan, rank_unmeasured};
 use super::{Ranker, Result, Service, ServiceError, request};
 use crate::domain::learned::Scope;
 use crate::domain::plan::PlanKey;
@@ -317,7 +317,7 @@ impl Service {
             let space = ops::of(&problem).space(&csr, &on, &narrowing);
             let surveyed = space.and_then(|space| {
                 let least = ops::of(&problem).least(&csr, &on)?;
-                let ranking = rank(&space, learned.as_ref(), &quarantined);
+                let ranking = rank_unmeasured(&space, learned.as_ref(), &quarantined);
                 let first = ranking.order.first();
                 let said = first.map(|(first, _)| (space.judged(first), space.intensity(first)));
                 Ok((ranking, least, space.pruned.funnel, said.unwrap_or_default()))

@@ -169,6 +169,7 @@ pub(super) mod tests {
             features_version: features::version(scope.op),
             shared,
             own,
+            largest: None,
             model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
         };
         let bytes = file.to_bytes().unwrap();

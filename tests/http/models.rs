@@ -197,6 +197,7 @@ async fn the_model_in_use_is_told_from_the_start() {
         features_version: features::version(Op::Spmm),
         shared,
         own,
+        largest: None,
         model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
     };
     let bytes = file.to_bytes().unwrap();

@@ -19,6 +19,7 @@ async fn put_to_use(app: &TestApp, id: &str) {
         features_version: features::version(Op::Spmm),
         shared,
         own,
+        largest: None,
         model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
     };
     let bytes = file.to_bytes().unwrap();

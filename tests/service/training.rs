@@ -334,6 +334,7 @@ async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
         features_version: features::version(Op::Spmm),
         shared,
         own,
+        largest: None,
         model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
     };
     used(service, "sound", &scope(), &sound).await;

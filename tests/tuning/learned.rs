@@ -20,6 +20,7 @@ fn contrary(scope: &Scope) -> (LearnedModel, Vec<u8>) {
         features_version: features::version(scope.op),
         shared,
         own,
+        largest: None,
         model: Model::Lambdamart(forest),
     };
     let bytes = file.to_bytes().unwrap();

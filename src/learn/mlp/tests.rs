@@ -97,7 +97,15 @@ fn identical_on_any_number_of_threads_and_after_loading() {
     let scope = Scope { op: Op::Sptrsv, device_class: DeviceClass("d".to_owned()) };
     let (shared, own) = (data.shared.clone(), Vec::new());
     let kept = Model::Mlp(model.clone());
-    let file = ModelFile { version: VERSION, scope, features_version: 1, shared, own, model: kept };
+    let file = ModelFile {
+        version: VERSION,
+        scope,
+        features_version: 1,
+        shared,
+        own,
+        largest: None,
+        model: kept,
+    };
     let loaded = ModelFile::parse(&file.to_bytes().unwrap()).unwrap();
     let Model::Mlp(loaded) = loaded.model else { panic!("it was a perceptron") };
     for group in &data.groups {

@@ -155,11 +155,18 @@ pub(super) fn train_best(
         features_version: features::version(scope.op),
         shared: data.shared.clone(),
         own: data.own.clone(),
+        largest: largest(data),
         model,
     };
     let file = file.to_bytes().map_err(|error| Halt::Failed(error.to_string()))?;
     let started_from = base.and(lender).map(|lender| lender.card.id.clone());
     Ok(Lesson { learner, started_from, quality, importance, file })
+}
+
+/// The largest size among the groups.
+fn largest(data: &Dataset) -> Option<f32> {
+    let at = data.shared.iter().position(|name| name == file::SIZE)?;
+    data.groups.iter().filter_map(|group| group.shared.get(at).copied()).max_by(f32::total_cmp)
 }
 
 /// The median; the upper of the two middle values.

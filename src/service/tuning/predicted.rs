@@ -6,7 +6,7 @@ use crate::domain::{JobId, JobRequest, Plan, Search, Stage};
 use crate::ops::limit::Least;
 use crate::pool::PoolError;
 use crate::service::misses::standing;
-use crate::service::predicted::{Subject, measuring, plan, rank};
+use crate::service::predicted::{Subject, measuring, plan, rank_unmeasured};
 use std::time::Instant;
 use tracing::Instrument;
 
@@ -21,7 +21,8 @@ impl Session<'_> {
     ) -> Result<Plan, SessionError> {
         let started = Instant::now();
         let request = self.recorder.job.request.clone();
-        let ranking = rank(&context.space, context.learned.as_ref(), &context.quarantined);
+        let learned = context.learned.as_ref();
+        let ranking = rank_unmeasured(&context.space, learned, &context.quarantined);
         let left = ranking.order.len();
         let of = ranking.learned.as_ref().and_then(|learned| learned.of.as_ref());
         let of = of.map_or_else(String::new, |class| format!(" of {class}"));
