@@ -62,8 +62,8 @@ pub(in crate::service) fn rank(
 }
 
 /// The analytic model objects to a candidate that it predicts to take this many times its best, or longer. On matrices of sizes that a model was
-/// trained on to heed that costs 0.7 points of the share at K = 1 (443 searches of solves, held out), so it counts beyond them alone; there, on factors of
-/// 18 and 20 million entries, a first choice four and seven times as slow as the best was at forty.
+/// trained on to heed that costs 0.7 points of the share at K = 1 (443 searches of solves, held out), so it counts beyond them alone: there, on factors of
+/// 18 and 20 million entries, first choices took four and seven times as long as the best (benches/NOTES.md).
 const OBJECTS: f64 = 4.0;
 
 /// Ranks for a plan that nobody measures. Where the matrix has more entries than any that the learned model was trained on, candidates to which the

@@ -253,6 +253,17 @@ mod tests {
     use crate::ops::sptrsv::space;
     use crate::sparse::generate::Spec;
 
+    fn gpu() -> Device {
+        Device {
+            kind: crate::domain::DeviceKind::Cuda,
+            compute_capability: "9.0".to_owned(),
+            multiprocessors: 132,
+            shared_bytes_per_block: 232_448,
+            max_threads_per_multiprocessor: 2048,
+            ..Device::NONE
+        }
+    }
+
     #[test]
     fn names_are_distinct_and_the_ten_come_first() {
         let (shared, own) = names();
@@ -310,10 +321,7 @@ mod tests {
             transpose: false,
             ..Sptrsv::PLAIN
         };
-        let mut device =
-            Device { multiprocessors: 132, shared_bytes_per_block: 232_448, ..Device::NONE };
-        device.compute_capability = "9.0".to_owned();
-        device.max_threads_per_multiprocessor = 2048;
+        let mut device = gpu();
         for kind in [crate::domain::DeviceKind::Cuda, crate::domain::DeviceKind::Cpu] {
             device.kind = kind;
             let space = space(&matrix, &problem, &device, &Default::default()).unwrap();
@@ -334,11 +342,7 @@ mod tests {
 
     #[test]
     fn every_candidate_of_a_gpu_is_described_alike_by_finite_numbers() {
-        let mut device =
-            Device { multiprocessors: 132, shared_bytes_per_block: 232_448, ..Device::NONE };
-        device.kind = crate::domain::DeviceKind::Cuda;
-        device.compute_capability = "9.0".to_owned();
-        device.max_threads_per_multiprocessor = 2048;
+        let device = gpu();
         let (shared, own) = names();
         let windows = own.iter().position(|name| name == "windows").unwrap();
         for spec in ["ilu0_poisson2d:nx=40,ny=40,seed=1", "cholesky_poisson2d:nx=30,ny=30,seed=1"] {

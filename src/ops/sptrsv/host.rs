@@ -5,7 +5,7 @@ use crate::domain::recipe::{HostProgram, Program, Recipe};
 use crate::domain::{Candidate, CandidateId, Fixed, Removal, funnel};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// Levels with fewer rows are solved by one thread.
 const NARROW: [u32; 6] = [8, 16, 32, 64, 128, 256];
@@ -32,15 +32,7 @@ pub fn shares(system: &System) -> [Share; 3] {
     let teams = teams(system.device.multiprocessors);
     let model = Model::of(system);
     let serial = vec![(Candidate::new("serial"), model.serial())];
-    let serial = Share {
-        family: "serial",
-        scored: serial,
-        full: 1,
-        rules: Vec::new(),
-        spared: None,
-        despite: HashMap::new(),
-        parts: HashMap::new(),
-    };
+    let serial = Share { family: "serial", scored: serial, full: 1, ..Share::default() };
     [serial, levels(&model, &teams), merged(&model, &teams)]
 }
 
@@ -111,15 +103,7 @@ fn levels(model: &Model<'_>, teams: &[u32]) -> Share {
     let full = (teams.len() * NARROW.len()) as u64;
     let spared =
         best(NARROW.into_iter().flat_map(|narrow| teams.iter().map(move |&t| (narrow, t))), of);
-    Share {
-        family: "levels",
-        scored,
-        full,
-        rules,
-        spared,
-        despite: HashMap::new(),
-        parts: HashMap::new(),
-    }
+    Share { family: "levels", scored, full, rules, spared, ..Share::default() }
 }
 
 fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
@@ -144,15 +128,7 @@ fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
     );
     let full = (teams.len() * ROWS.len()) as u64;
     let spared = best(ROWS.into_iter().flat_map(|rows| teams.iter().map(move |&t| (rows, t))), of);
-    Share {
-        family: "merged",
-        scored,
-        full,
-        rules,
-        spared,
-        despite: HashMap::new(),
-        parts: HashMap::new(),
-    }
+    Share { family: "merged", scored, full, rules, spared, ..Share::default() }
 }
 
 /// The best predicted of all schemes of a family.

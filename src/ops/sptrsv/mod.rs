@@ -53,6 +53,7 @@ impl System {
 }
 
 /// What one family adds to the space.
+#[derive(Default)]
 pub struct Share {
     pub family: &'static str,
     /// Candidates of the reduced list with predicted microseconds.

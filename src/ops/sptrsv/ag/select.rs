@@ -159,15 +159,7 @@ pub fn share(system: &System, fixed: &Fixed) -> Share {
         scored.into_iter().map(|(scheme, us)| (scheme.candidate(), us)).collect();
     let rules = sentences();
     let full = Space::default().count();
-    Share {
-        family: FAMILY,
-        scored,
-        full,
-        rules,
-        spared: None,
-        despite: HashMap::new(),
-        parts: HashMap::new(),
-    }
+    Share { family: FAMILY, scored, full, rules, ..Share::default() }
 }
 
 /// Schemes of the full space with the fixed parameter values, drawn at random from those that can run, each with the rule that
@@ -227,8 +219,7 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
         scored.push((candidate, us));
     }
     let full = runnable(&space, &graphs, &splits, system);
-    let parts = HashMap::new();
-    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
+    Share { family: FAMILY, scored, full, despite, ..Share::default() }
 }
 
 /// Why the family has no schemes for the system, if it has none.
@@ -246,8 +237,7 @@ pub fn lacking(system: &System) -> Option<&'static str> {
 fn unsupported(system: &System) -> Option<Share> {
     let rule = lacking(system)?;
     let (full, rules) = (Space::default().count(), vec![format!("{FAMILY}: {rule}")]);
-    let (scored, despite, parts) = (Vec::new(), HashMap::new(), HashMap::new());
-    Some(Share { family: FAMILY, scored, full, rules, spared: None, despite, parts })
+    Some(Share { family: FAMILY, full, rules, ..Share::default() })
 }
 
 /// Schemes of a space that can run.

@@ -125,17 +125,9 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 /// The family's part of the space.
 pub fn share(system: &System, estimate: &Estimate) -> Share {
     let full = every().len() as u64;
-    let empty = |rule: String| Share {
-        family: FAMILY,
-        scored: Vec::new(),
-        full,
-        rules: vec![rule],
-        spared: None,
-        despite: HashMap::new(),
-        parts: HashMap::new(),
-    };
     if let Some(why) = lacking(system) {
-        return empty(format!("{FAMILY}: {why}"));
+        let rules = vec![format!("{FAMILY}: {why}")];
+        return Share { family: FAMILY, full, rules, ..Share::default() };
     }
     let longest = survey(system, LONGEST);
     let mut surveys = Surveys::from([(LONGEST, longest)]);
@@ -172,7 +164,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         }
         false => None,
     };
-    Share { family: FAMILY, scored, full, rules, spared, despite: HashMap::new(), parts }
+    Share { family: FAMILY, scored, full, rules, spared, parts, ..Share::default() }
 }
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
@@ -195,7 +187,7 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
         despite.insert(scheme.candidate().id(), Removal::by(funnel::REDUCTION));
     }
     let (scored, parts) = predicted(system, &surveys, &drawn);
-    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
+    Share { family: FAMILY, scored, full, despite, parts, ..Share::default() }
 }
 
 /// The reduced list, of schemes that can run.

@@ -256,7 +256,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     let full = admitted(&Fixed::default());
     let parts = scored.iter().map(|(candidate, _, parts)| (candidate.clone(), *parts)).collect();
     let scored = scored.into_iter().map(|(candidate, us, _)| (candidate, us)).collect();
-    Share { family: FAMILY, scored, full, rules, spared: None, despite: HashMap::new(), parts }
+    Share { family: FAMILY, scored, full, rules, parts, ..Share::default() }
 }
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule
@@ -281,7 +281,7 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
         scored.push((candidate.clone(), Estimate::us(&made_of)));
         parts.insert(candidate, made_of);
     }
-    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite, parts }
+    Share { family: FAMILY, scored, full, despite, parts, ..Share::default() }
 }
 
 /// The reduced list, before legality.

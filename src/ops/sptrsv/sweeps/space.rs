@@ -7,7 +7,6 @@ use crate::ops::sptrsv::{Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
 use crate::sparse::Triangular;
-use std::collections::HashMap;
 
 /// A launch of several, microseconds.
 const LAUNCH_US: f64 = 1.6;
@@ -46,8 +45,7 @@ pub fn lacking(system: &System) -> Option<&'static str> {
 }
 
 fn nothing(rules: Vec<String>, full: u64) -> Share {
-    let (scored, despite, parts) = (Vec::new(), HashMap::new(), HashMap::new());
-    Share { family: FAMILY, scored, full, rules, spared: None, despite, parts }
+    Share { family: FAMILY, full, rules, ..Share::default() }
 }
 
 /// The family's part of the space. `other` is the system of the other solve of a pair, which is to have the same sweeps.
