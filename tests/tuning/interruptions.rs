@@ -5,7 +5,7 @@ use crate::claimed::Claimed;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::{Act, Step};
 use sparsetune::store::{
-    Claim, Jobs, PageRequest, Queue, SqliteStore, TrialQuery, Trials, Upkeep as _,
+    Claim, Jobs, PageRequest, Queue, SqliteOptions, SqliteStore, TrialQuery, Trials, Upkeep as _,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -55,18 +55,25 @@ struct Stolen {
     events: Vec<Event>,
 }
 
-/// Claims the job as another process would, as soon as its lease has run out.
-fn steal(file: std::path::PathBuf, device: Device) -> Stolen {
+/// Claims the job as another process would, as soon as its lease has run out. `None` where the store lets nobody write
+/// for some seconds: the worker may be held up in the midst of a write of its own.
+fn steal(file: &std::path::Path, device: &Device) -> Option<Stolen> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = SqliteStore::open(&file).await.unwrap();
-        let queue = Queue::of(&device, crate::claimed::HOST);
+        let briefly =
+            SqliteOptions { busy_timeout: Duration::from_secs(1), ..SqliteOptions::default() };
+        let store = SqliteStore::open_with(file, briefly).await.ok()?;
+        let queue = Queue::of(device, crate::claimed::HOST);
+        let begun = Instant::now();
         let claim = loop {
-            // As a worker does, it asks again where the other writer kept it waiting too long.
             if let Ok(Some(Claim { work: Work::Tune(job), fence, .. })) =
                 store.claim(&queue, "thief", 60_000, u32::MAX).await
             {
                 break Claimed { job: *job, fence };
+            }
+            if begun.elapsed() > Duration::from_secs(3) {
+                store.close().await;
+                return None;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
@@ -74,7 +81,7 @@ fn steal(file: std::path::PathBuf, device: Device) -> Stolen {
             store.trials(&claim.job.id, &TrialQuery::All, &PageRequest::ALL).await.unwrap().items;
         let events = store.events(&claim.job.id, 0, 10_000).await.unwrap();
         store.close().await;
-        Stolen { claim, trials, events }
+        Some(Stolen { claim, trials, events })
     })
 }
 
@@ -87,8 +94,16 @@ async fn a_worker_that_lost_its_lease_writes_nothing_more() {
     let id = bench.submit(exhaustive()).await;
     bench.when(&id, |_, tried| tried.len() >= 3).await;
 
-    let (file, name) = (bench.store_file(), device());
-    let stolen = std::thread::spawn(move || steal(file, name)).join().unwrap();
+    let begun = Instant::now();
+    let stolen = loop {
+        let (file, name) = (bench.store_file(), device());
+        match std::thread::spawn(move || steal(&file, &name)).join().unwrap() {
+            Some(stolen) => break stolen,
+            // The worker ends the write that it was held up in, and the thief tries again.
+            None => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+        assert!(begun.elapsed() < LONG, "the worker is never between two writes");
+    };
     assert_eq!(stolen.claim.job.id, id);
     assert_eq!(stolen.claim.job.attempts, 2);
     tokio::time::sleep(Duration::from_secs(1)).await;
