@@ -1,7 +1,7 @@
 //! Compiles every kernel text for sm_80 and sm_90 with NVRTC, which needs no GPU; fails on errors and on spills that no
 //! header allows.
 //!
-//! SpMM's spaces have tens of thousands of texts: of each family one of `SPARSETUNE_NVRTC_EVERY` (default 64) is compiled,
+//! SpMM's spaces have tens of thousands of texts: of each family one of `SPARSETUNE_NVRTC_EVERY` (default 128) is compiled,
 //! chosen by digest, and at least eight; `SPARSETUNE_NVRTC_ONLY` leaves those whose label contains a text (`Bf16`,
 //! `row_split`).
 //!
@@ -21,7 +21,7 @@ use sparsetune::engine::cuda::source::{self, SourceError};
 use std::collections::BTreeMap;
 
 /// One text of so many is compiled, unless the environment says otherwise.
-const EVERY: usize = 64;
+const EVERY: usize = 128;
 /// Texts of a family that are compiled at least.
 const FEWEST: usize = 8;
 
