@@ -341,4 +341,7 @@ fn kernels_compute_what_the_oracle_does() {
     {
         assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
     }
+    // Walks of rows have ways, too.
+    let shared = |label: &str| label.starts_with("row_panel") && label.contains("ways=");
+    assert!(cases.iter().any(|case| shared(&case.label)), "panels that groups share");
 }

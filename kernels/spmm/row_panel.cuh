@@ -1,6 +1,6 @@
 // Row-panel SpMM (LO-SpMM, section 3.1), row-major: a tile of M1 rows by N1 columns, each B row loaded once for all M1 rows.
 // maps:    thread -> m1 outputs of each of `vec` columns; n1 / vec threads -> a tile; block.x -> tiles of rows; block.y -> column tiles
-// tune:    m1 1 2 4 8 16 32 | n1 16 32 48 64 96 128 192 256 | vec 1 2 4 8 | unroll 1 2 4 | block 64 96 192 256 | order length similarity locality
+// tune:    m1 1 2 4 8 16 32 | n1 16 32 48 64 96 128 192 256 | vec 1 2 4 8 | unroll 1 2 4 | block 64 96 192 256 | order natural length similarity locality
 // needs:   packed panels (the union of each tile's columns, m1 values per column), row-major B and C, finite B
 // refuses: n not a multiple of vec (rows of B would not be aligned)
 #pragma once

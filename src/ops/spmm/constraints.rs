@@ -183,7 +183,7 @@ impl Constraint for LoadBalance {
         "load_balance"
     }
     fn judge(&self, candidate: &Candidate) -> Verdict {
-        with_tile(&self.facts, candidate, load_balance)
+        with_kernel(&self.facts, candidate, load_balance)
     }
     fn soft(&self) -> bool {
         true
@@ -299,10 +299,9 @@ fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
 
 /// LO-SpMM, section 3.4. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or
 /// panel works on, since the tiles of a block end independently and do not wait for each other.
-fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
-    let imbalance = || facts.inspection.imbalance(tile.rows, tile.order);
-    let cov = if tile.balanced { 0.0 } else { imbalance() };
-    tile::balanced(cov, tile::waste(facts.problem.n, tile.columns))
+fn load_balance(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
+    let waste = tile::waste(facts.problem.n, kernel.tile().columns);
+    tile::balanced(kernel.imbalance(&facts.inspection), waste)
 }
 
 /// The shared memory of a multiprocessor that a block takes.

@@ -8,8 +8,8 @@ use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
 use super::tiled_model::Terms;
 use super::{
-    column_major, condensed_tc, expanded_tc, nnz_split, resident, row_panel, row_split, row_teams,
-    row_turns, tca, tiled, tiled_row,
+    column_major, condensed_tc, expanded_tc, nnz_split, panel_ways, resident, row_panel, row_split,
+    row_teams, row_turns, tca, tiled, tiled_row,
 };
 use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
 use crate::domain::{Candidate, Device, DeviceKind, Intensity, Layout, Op, Spmm};
@@ -20,6 +20,7 @@ use crate::search::domain::Domain;
 /// All of our own families, in the order in which they are enumerated.
 pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &row_panel::RowPanels,
+    &panel_ways::PanelWays,
     &row_split::RowSplits,
     &row_turns::RowTurns,
     &nnz_split::NnzSplits,
@@ -86,6 +87,12 @@ pub trait SpmmKernel: Send + Sync {
             RowOrder::Locality => Some(seen.locality_gain()),
             RowOrder::Natural | RowOrder::Length | RowOrder::Radix => None,
         }
+    }
+
+    /// LO-SpMM's COV_row: how unequal its tiles are on a matrix.
+    fn imbalance(&self, seen: &Inspection) -> f64 {
+        let tile = self.tile();
+        if tile.balanced { 0.0 } else { seen.imbalance(tile.rows, tile.order) }
     }
 
     /// The terms of Tiled SpMM's model, for kernels that gather as it assumes.

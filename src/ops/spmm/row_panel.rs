@@ -15,22 +15,48 @@ use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::family::{Family, Keys, parameters};
+use crate::ops::family::{Family, Keys, Meaning, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
 
+const FAMILY: &str = "row_panel";
+
+/// The parameter that tells candidates whose panels several groups of threads share.
+pub const WAYS: &str = "ways";
+
+/// What the parameters of panels mean.
+pub const MEANINGS: [Meaning; 6] = [
+    ("m1", "rows of a panel"),
+    phrases::N1,
+    phrases::VEC,
+    phrases::UNROLL,
+    phrases::BLOCK,
+    phrases::ORDER,
+];
+
+/// Microseconds from a group's last column to the sum of all groups: a barrier, and two passes over shared memory.
+const MEETING_US: f64 = 0.15;
+/// How often the threads of a launch may fill the device before more groups a panel are of no use.
+const MOST_WAVES: u64 = 2;
+
+/// Rows of the panels of which the overlap in other orders is known, as a power of two.
+const KNOWN_ROWS_LOG2: f64 = 3.0;
+
 pub struct RowPanels;
 
+/// A kernel of panels, whose columns one group of threads walks, or several (`panel_ways`).
 #[derive(Clone, Copy, Debug)]
-struct RowPanel {
-    m1: u32,
-    n1: u32,
-    vec: u32,
-    unroll: u32,
-    block: u32,
-    order: RowOrder,
-    problem: Spmm,
+pub struct RowPanel {
+    pub m1: u32,
+    pub n1: u32,
+    pub vec: u32,
+    pub unroll: u32,
+    pub block: u32,
+    /// Groups of threads that share the columns of a panel.
+    pub ways: u32,
+    pub order: RowOrder,
+    pub problem: Spmm,
 }
 
 impl SpmmFamily for RowPanels {
@@ -50,7 +76,7 @@ impl SpmmFamily for RowPanels {
                 Domain::ints("vec", &[1, 2, 4, 8]),
                 Domain::ints("unroll", &[1, 2, 4]),
                 Domain::ints("block", &[64, 96, 192, 256]),
-                Domain::texts("order", &["length", "similarity", "locality"]),
+                Domain::texts("order", &["natural", "length", "similarity", "locality"]),
             ]
         });
         &DOMAINS
@@ -60,61 +86,45 @@ impl SpmmFamily for RowPanels {
         if effective_layout(problem) != Layout::Row {
             return Vec::new();
         }
-        chosen("row_panel", self.domains(), |c| {
+        chosen(FAMILY, self.domains(), |c| {
             let number = |name| count(c, name).unwrap_or(0);
-            let n1 = number("n1");
-            // A narrower tile reads A once more; a wider one wastes lanes.
-            let wide = n1 >= problem.n.min(64) && n1 < 2 * problem.n;
-            // Tiles of three times a power of two fill blocks that are too.
-            let block = n1.is_multiple_of(3) == number("block").is_multiple_of(3);
-            // By locality neither panels of one row, which `row_split` walks, nor the small blocks that serve few rows.
+            // In natural order and by locality no panels of one row, which `row_split` walks; by locality none of the small blocks that
+            // serve few rows.
+            let single = number("m1") == 1 && order(c) == Some(RowOrder::Natural);
             let local = number("m1") > 1 && number("block") >= 192;
-            wide && block
-                && order_serves(c, problem)
-                && (!is_local(c) || local)
-                && width_serves(problem.n, n1)
-                && number("vec") == widest_vector(problem, false)
+            fits(c, problem) && !single && (!is_local(c) || local)
         })
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        if candidate.family != "row_panel" || effective_layout(problem) != Layout::Row {
-            return None;
-        }
-        if !among(candidate, self.domains()) {
-            return None;
-        }
-        let int = |name| count(candidate, name);
-        Some(Box::new(RowPanel {
-            m1: int("m1")?,
-            n1: int("n1")?,
-            vec: int("vec")?,
-            unroll: int("unroll")?,
-            block: int("block")?,
-            order: order(candidate)?,
-            problem: *problem,
-        }))
+        let alone = !candidate.params.contains_key(WAYS);
+        let kernel = RowPanel::of(candidate, problem, self.domains()).filter(|_| alone)?;
+        Some(Box::new(kernel))
     }
+}
+
+/// Whether a candidate's tile, block and vectors serve a problem, and its order does.
+pub fn fits(candidate: &Candidate, problem: &Spmm) -> bool {
+    let number = |name| count(candidate, name).unwrap_or(0);
+    let n1 = number("n1");
+    // A narrower tile reads A once more; a wider one wastes lanes.
+    let wide = n1 >= problem.n.min(64) && n1 < 2 * problem.n;
+    // Tiles of three times a power of two fill blocks that are too.
+    let block = n1.is_multiple_of(3) == number("block").is_multiple_of(3);
+    wide && block
+        && order_serves(candidate, problem)
+        && width_serves(problem.n, n1)
+        && number("vec") == widest_vector(problem, false)
 }
 
 impl Family for RowPanels {
     fn descriptor(&self) -> FamilyDescriptor {
-        const STORED: &[StoredForm] = &[StoredForm::first("row_panel", Distinction::Alone)];
+        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Lacks(&[WAYS]))];
         FamilyDescriptor {
             title: "LO-SpMM's tiles",
             summary: "A thread computes M1 rows of few columns of C: the rows of a tile share each row of B that they read.",
             source: Some("LO-SpMM (TACO 2024), section 3"),
-            parameters: parameters(
-                self.domains(),
-                &[
-                    ("m1", "rows of a panel"),
-                    phrases::N1,
-                    phrases::VEC,
-                    phrases::UNROLL,
-                    phrases::BLOCK,
-                    phrases::ORDER,
-                ],
-            ),
+            parameters: parameters(self.domains(), &MEANINGS),
             ..gpu_family("spmm.row_panel", STORED, true)
         }
     }
@@ -134,7 +144,7 @@ impl Family for RowPanels {
 
 impl SpmmKernel for RowPanel {
     fn tile(&self) -> Tile {
-        let threads_per_tile = (self.n1 / self.vec).max(1);
+        let threads_per_tile = self.threads() * self.ways;
         let words = self.problem.dtype.bytes().max(4) as u32 / 4;
         Tile {
             rows: self.m1,
@@ -149,12 +159,12 @@ impl SpmmKernel for RowPanel {
             registers: (self.m1 * self.vec + self.unroll * (self.vec + self.m1)) * words
                 + self.unroll
                 + 28,
-            shared_bytes: 0,
+            shared_bytes: self.shared_bytes(),
             vector: self.vec,
             balanced: false,
             grid_y: self.problem.n.div_ceil(self.n1),
-            // Panels of one row are what `row_split` walks, which takes rows by length too.
-            repeats: (self.m1 == 1 && matches!(self.order, RowOrder::Length | RowOrder::Locality))
+            // Panels of one row are what `row_split` walks, in these orders, too.
+            repeats: (self.m1 == 1 && self.order != RowOrder::Similarity)
                 .then_some(Beyond::ANOTHER),
         }
     }
@@ -164,14 +174,30 @@ impl SpmmKernel for RowPanel {
         let union = seen.nnz as f64 / reuse;
         let packed = f64::from(self.m1);
         let element = self.problem.dtype.bytes() as f64;
+        let ways = f64::from(self.ways);
+        let plain = Work::row_major(&self.tile(), seen, &self.problem);
         Work {
             entries: union,
             a_bytes: union * (4.0 + element * packed),
-            instructions: 4.0 + (packed / 4.0).ceil() + packed * f64::from(self.vec),
-            mean_walk: union * packed / seen.rows.max(1) as f64,
+            // Of all groups' warps each executes its part.
+            instructions: (4.0 + (packed / 4.0).ceil() + packed * f64::from(self.vec)) / ways,
+            mean_walk: union * packed / seen.rows.max(1) as f64 / ways,
+            longest_walk: plain.longest_walk / ways,
+            // Sums that go to shared memory and come back.
+            framed: if self.ways > 1 { packed * f64::from(self.vec) } else { 0.0 },
+            after_us: if self.ways > 1 { MEETING_US } else { 0.0 },
             reuse,
-            ..Work::row_major(&self.tile(), seen, &self.problem)
+            ..plain
         }
+    }
+
+    fn imbalance(&self, seen: &Inspection) -> f64 {
+        let order = match self.order {
+            // Neighbouring rows even out, the more the higher a panel is: by that, only the highest would be left where lengths differ.
+            RowOrder::Natural => RowOrder::Length,
+            other => other,
+        };
+        seen.imbalance(self.m1, order)
     }
 
     fn fill(&self, seen: &Inspection) -> f64 {
@@ -179,6 +205,9 @@ impl SpmmKernel for RowPanel {
     }
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        if self.ways > 1 && !self.needs_ways(seen, device) {
+            return false;
+        }
         // Small blocks only serve to spread few panels over all multiprocessors.
         let large = if self.n1.is_multiple_of(3) { 192 } else { 256 };
         let panels_a_block = (large / self.tile().threads_per_tile).max(1);
@@ -188,13 +217,20 @@ impl SpmmKernel for RowPanel {
     }
 
     fn source(&self) -> String {
-        let settings = [
+        let mut settings = vec![
             ("kM1", self.m1.into()),
             ("kN1", self.n1.into()),
             ("kVec", self.vec.into()),
             ("kUnroll", self.unroll.into()),
         ];
-        text::program(&["spmm/row_panel.cuh"], &self.problem, &settings, &[self.kernel(0)])
+        let header = match self.ways {
+            1 => "spmm/row_panel.cuh",
+            ways => {
+                settings.extend([("kWays", ways.into()), ("kBlock", self.block.into())]);
+                "spmm/panel_ways.cuh"
+            }
+        };
+        text::program(&[header], &self.problem, &settings, &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -227,20 +263,66 @@ impl RowPanel {
             number("n", n),
             scale(&self.problem),
         ];
-        text::kernel("row_panel", "RowPanelConfig", operands)
+        match self.ways {
+            1 => text::kernel("row_panel", "RowPanelConfig", operands),
+            _ => text::kernel("panel_ways", "PanelWaysConfig", operands),
+        }
     }
 
-    /// Ratio of entries to distinct columns of a panel. In the order by similarity it is known for panels of 8 rows; others
-    /// gain in proportion.
+    /// The parsed parameters, with one group of threads a panel where the candidate has no number of them; `None` if one is missing, or
+    /// has a value that is not in its family's domain, or if the layout has no panels.
+    pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
+        if candidate.family != FAMILY || effective_layout(problem) != Layout::Row {
+            return None;
+        }
+        if !among(candidate, domains) {
+            return None;
+        }
+        let int = |name| count(candidate, name);
+        Some(Self {
+            m1: int("m1")?,
+            n1: int("n1")?,
+            vec: int("vec")?,
+            unroll: int("unroll")?,
+            block: int("block")?,
+            ways: if candidate.params.contains_key(WAYS) { int(WAYS)? } else { 1 },
+            order: order(candidate)?,
+            problem: *problem,
+        })
+    }
+
+    /// Threads along the columns of a tile.
+    fn threads(&self) -> u32 {
+        (self.n1 / self.vec).max(1)
+    }
+
+    /// Bytes of the sums that groups of threads leave for each other.
+    pub fn shared_bytes(&self) -> u32 {
+        let sum = self.problem.dtype.bytes().max(4) as u32;
+        if self.ways > 1 { self.block * self.m1 * self.vec * sum } else { 0 }
+    }
+
+    /// Whether half as many groups a panel leave room on the device, and each has a whole step.
+    fn needs_ways(&self, seen: &Inspection, device: &Device) -> bool {
+        let panels = seen.rows.div_ceil(u64::from(self.m1));
+        let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
+        let half = panels * column_tiles * u64::from(self.threads() * self.ways / 2);
+        let resident =
+            u64::from(device.multiprocessors) * u64::from(device.max_threads_per_multiprocessor);
+        let columns = seen.nnz as f64 / self.reuse(seen) / panels.max(1) as f64;
+        half <= MOST_WAVES * resident && columns >= f64::from(self.ways * self.unroll)
+    }
+
+    /// Ratio of entries to distinct columns of a panel. In other orders than by length it is known for panels of 8 rows, how much more
+    /// rows share there than by length; lower panels gain the root of it that belongs to their height.
     fn reuse(&self, seen: &Inspection) -> f64 {
         let by_length = seen.panel(self.m1).reuse;
-        match self.order {
-            RowOrder::Similarity | RowOrder::Locality => {
-                let [similar, long] =
-                    [self.order, RowOrder::Length].map(|order| seen.overlap(order).reuse);
-                (by_length * similar / long.max(1.0)).clamp(1.0, f64::from(self.m1))
-            }
-            _ => by_length,
+        if self.order == RowOrder::Length {
+            return by_length;
         }
+        let [here, long] = [self.order, RowOrder::Length].map(|order| seen.overlap(order).reuse);
+        let doublings = f64::from(self.m1).log2();
+        let gain = (here / long.max(1.0)).powf(doublings / KNOWN_ROWS_LOG2);
+        (by_length * gain).clamp(1.0, f64::from(self.m1))
     }
 }

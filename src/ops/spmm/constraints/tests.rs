@@ -131,7 +131,10 @@ fn the_papers_example_comes_down_from_64_to_38_to_12_to_6() {
         ("hardware_utilization", |f, t| {
             tile::enough_blocks(family::blocks(t, &f.inspection, &f.problem), &f.device)
         }),
-        ("load_balance", load_balance),
+        ("load_balance", |f, t| {
+            let cov = f.inspection.imbalance(t.rows, t.order);
+            tile::balanced(cov, tile::waste(f.problem.n, t.columns))
+        }),
     ];
     let rules = rules.map(|(name, judge)| -> Box<dyn Constraint> {
         Box::new(OnTile { name, judge, facts: facts.clone(), tile_of })
