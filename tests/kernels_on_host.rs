@@ -229,6 +229,7 @@ fn products() -> Vec<Case> {
     for (n, dtype, layout, accumulate, most) in [
         (33, Dtype::F32, Layout::Row, false, 2),
         (64, Dtype::F64, Layout::Row, true, 1),
+        (64, Dtype::F32, Layout::Row, false, 1),
         (33, Dtype::F32, Layout::Col, true, 2),
         (16, Dtype::F64, Layout::Col, false, 1),
         (3, Dtype::F32, Layout::Row, false, 1),
@@ -253,7 +254,16 @@ fn products() -> Vec<Case> {
             })
         };
         all.retain(legal);
-        for recipe in chosen(&problem, all, most, &mut lowerer) {
+        // Panels whose groups are more than their rows, and fewer.
+        let panels = [(8, 2), (2, 8)].map(|(ways, m1)| {
+            all.iter().find(|it| {
+                let shared = (it.int("ways"), it.int("m1")) == (Some(ways), Some(m1));
+                shared && it.family == "row_panel" && it.text("order") == Some("natural")
+            })
+        });
+        let panels: Vec<Recipe> =
+            panels.into_iter().flatten().map(|it| lowerer.lower(it).unwrap()).collect();
+        for recipe in panels.into_iter().chain(chosen(&problem, all, most, &mut lowerer)) {
             cases.push(Case {
                 label: format!("{} {problem}", recipe.candidate),
                 recipe,
@@ -342,6 +352,9 @@ fn kernels_compute_what_the_oracle_does() {
         assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
     }
     // Walks of rows have ways, too.
-    let shared = |label: &str| label.starts_with("row_panel") && label.contains("ways=");
-    assert!(cases.iter().any(|case| shared(&case.label)), "panels that groups share");
+    for with in ["m1=2,n1=64,order=natural", "m1=8,n1=64,order=natural"] {
+        let shared = |it: &str| it.starts_with("row_panel") && it.contains("vec=4,ways=");
+        let is = |case: &Case| shared(&case.label) && case.label.contains(with);
+        assert!(cases.iter().any(is), "{with}");
+    }
 }

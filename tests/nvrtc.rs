@@ -1,8 +1,8 @@
 //! Compiles every kernel text for sm_80 and sm_90 with NVRTC, which needs no GPU; fails on errors and on spills that no
 //! header allows.
 //!
-//! SpMM's spaces have tens of thousands of texts: of each family one of `SPARSETUNE_NVRTC_EVERY` (default 128) is compiled,
-//! chosen by digest, and at least eight; `SPARSETUNE_NVRTC_ONLY` leaves those whose label contains a text (`Bf16`,
+//! SpMM's spaces have tens of thousands of texts: of each form of a family (candidates with the same parameters) one of
+//! `SPARSETUNE_NVRTC_EVERY` (default 128) is compiled, chosen by digest, and at least eight; `SPARSETUNE_NVRTC_ONLY` leaves those whose label contains a text (`Bf16`,
 //! `row_split`).
 //!
 //! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail if `CI` or `SPARSETUNE_REQUIRE_NVRTC` is
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 /// One text of so many is compiled, unless the environment says otherwise.
 const EVERY: usize = 128;
-/// Texts of a family that are compiled at least.
+/// Texts of a form that are compiled at least.
 const FEWEST: usize = 8;
 
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
@@ -38,21 +38,27 @@ fn kernel_texts() -> Vec<KernelText> {
     engine.chain(chosen(sparsetune::ops::spmm::space::kernel_texts())).chain([hostile]).collect()
 }
 
-/// Always the same sample of an unchanged space, so that compiled texts are found in the cache: of each family the texts
-/// with the smallest digests.
+/// A candidate as it is written, without the values of its parameters.
+fn form(candidate: &str) -> String {
+    let names =
+        candidate.split_inclusive(['{', ',']).map(|part| part.split('=').next().unwrap_or(part));
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// Always the same sample of an unchanged space, so that compiled texts are found in the cache: of each form the texts with the
+/// smallest digests.
 fn chosen(texts: Vec<KernelText>) -> impl Iterator<Item = KernelText> {
     let named = std::env::var("SPARSETUNE_NVRTC_EVERY").ok().and_then(|every| every.parse().ok());
     let every: usize = named.unwrap_or(EVERY).max(1);
     let only = std::env::var("SPARSETUNE_NVRTC_ONLY").unwrap_or_default();
-    let mut families = BTreeMap::<String, Vec<_>>::new();
+    let mut forms = BTreeMap::<String, Vec<_>>::new();
     for text in texts.into_iter().filter(|(label, _, _)| label.contains(&only)) {
         // A label is the problem, which ends with a brace, and the candidate.
-        let family = text.0.split("} ").nth(1).and_then(|candidate| candidate.split('{').next());
-        let family = family.unwrap_or(&text.0).to_owned();
-        families.entry(family).or_default().push((Digest::of(text.1.as_bytes()), text));
+        let form = form(text.0.split("} ").nth(1).unwrap_or(&text.0));
+        forms.entry(form).or_default().push((Digest::of(text.1.as_bytes()), text));
     }
-    assert!(!only.is_empty() || families.len() > 5, "{:?}", families.keys());
-    families.into_values().flat_map(move |mut texts| {
+    assert!(!only.is_empty() || forms.len() > 12, "{:?}", forms.keys());
+    forms.into_values().flat_map(move |mut texts| {
         texts.sort_by_key(|(digest, _)| *digest.as_bytes());
         let wanted = texts.len().div_ceil(every).max(FEWEST);
         texts.into_iter().take(wanted).map(|(_, text)| text)

@@ -62,7 +62,7 @@ __device__ __forceinline__ void panel_ways(const u32* __restrict__ panel_ptr, co
     for (u32 m = way; m < kM1; m += kWays) {
         const u32 slot = tile * kM1 + m;
         if (slot >= rows) return;
-        // In the order of the columns, whatever the number of threads.
+        // Parts in the order of their columns, so that every call adds alike.
         Part sum = parts[group - way][m][lane];
 #pragma unroll
         for (u32 other = 1; other < kWays; ++other) {

@@ -265,6 +265,21 @@ pub const RULES: &[Rule] = &[
         source: "our own, after the term Z of Tiled SpMM, section 3",
     },
     Rule {
+        name: "applicability",
+        title: "The family's own rules",
+        words: words(
+            "A family says whether it has anything to offer for this matrix: a split needs a row to split, several groups of \
+             threads a panel need few and wide panels, and tiled kernels follow the decision chart of Tiled SpMM.",
+            "tiled: segments if blocks ÷ multiprocessors < 0.65 or σ ÷ μ > 1 of the row lengths, and none otherwise",
+            "",
+        ),
+        on_host: None,
+        side: Side::Neither,
+        limit: "",
+        force: Force::Hard,
+        source: "Tiled SpMM, section 4.1, and our own",
+    },
+    Rule {
         name: "hardware_utilization",
         title: "Enough blocks",
         words: words(
@@ -286,7 +301,8 @@ pub const RULES: &[Rule] = &[
         name: "load_balance",
         title: "Balanced tiles",
         words: words(
-            "Tiles of A have about equally many entries, and little of the last tile of columns is padding.",
+            "Tiles of A have about equally many entries (panels in natural order are judged as those by length), and little of the last tile \
+             of columns is padding.",
             "COV_row = σ ÷ μ of the entries of tiles ≤ 0.25, and WASTE_col = 1 − N ÷ (⌈N ÷ N1⌉ × N1) ≤ 0.25",
             "",
         ),
@@ -327,21 +343,6 @@ pub const RULES: &[Rule] = &[
         limit: "0",
         force: Force::Hard,
         source: OWN,
-    },
-    Rule {
-        name: "applicability",
-        title: "The family's own rules",
-        words: words(
-            "A family says whether it has anything to offer for this matrix: a split needs a row to split, and tiled kernels follow the \
-             decision chart of Tiled SpMM.",
-            "tiled: segments if blocks ÷ multiprocessors < 0.65 or σ ÷ μ > 1 of the row lengths, and none otherwise",
-            "",
-        ),
-        on_host: None,
-        side: Side::Neither,
-        limit: "",
-        force: Force::Hard,
-        source: "Tiled SpMM, section 4.1, and our own",
     },
     choice(
         "reduction",

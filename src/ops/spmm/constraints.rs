@@ -59,11 +59,11 @@ pub fn all(
             // Before the soft rules: what is removed for these must not be what stands for its family there.
             rule("row_order", false, |f, c| with_kernel(f, c, row_order)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
+            rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
             rule("hardware_utilization", true, |f, c| with_kernel(f, c, hardware_utilization)),
             Box::new(LoadBalance { facts: facts.clone() }),
             rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
             rule("alignment", false, |f, c| with_tile(f, c, alignment)),
-            rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
         ],
         DeviceKind::Cpu => vec![
             rule("duplicates", false, host_duplicates),

@@ -89,7 +89,7 @@ pub trait SpmmKernel: Send + Sync {
         }
     }
 
-    /// LO-SpMM's COV_row: how unequal its tiles are on a matrix.
+    /// LO-SpMM's COV_row: how unequal its tiles are on a matrix, as far as that tells its candidates apart.
     fn imbalance(&self, seen: &Inspection) -> f64 {
         let tile = self.tile();
         if tile.balanced { 0.0 } else { seen.imbalance(tile.rows, tile.order) }

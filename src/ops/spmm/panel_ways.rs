@@ -1,5 +1,5 @@
-//! Family `row_panel` with several groups of threads a panel (`kernels/spmm/panel_ways.cuh`): panels of rows that share columns are so few
-//! on matrices of up to some ten thousand rows that one group each leaves most of the device idle.
+//! Family `row_panel` with several groups of threads a panel (`kernels/spmm/panel_ways.cuh`): panels of rows that share columns are few,
+//! so that one group each leaves most of the device idle on matrices of up to some ten thousand rows.
 
 use super::family::{SpmmFamily, SpmmKernel, effective_layout, gpu_family};
 use super::row_panel::{MEANINGS, RowPanel, WAYS, fits};
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn several_groups_share_a_panel_only_where_one_each_leaves_the_device_idle() {
+    fn several_groups_share_a_panel_only_where_panels_are_few_and_wide() {
         let device =
             Device { multiprocessors: 132, max_threads_per_multiprocessor: 2048, ..Device::NONE };
         let (_, small) = inspected("elasticity:nx=9,ny=9,nz=9");
@@ -150,12 +150,14 @@ mod tests {
         {
             let (matrix, seen) = inspected(spec);
             let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
-            for m1 in [2, 4, 8] {
+            for m1 in [2, 4, 8, 16, 32] {
                 let packed = pack(&matrix, &natural, m1 as usize, Dtype::F32).unwrap();
                 let union = packed.cols.len() as f64;
                 let work = panel(2, m1, RowOrder::Natural).work(&seen);
                 let ratio = work.entries / union;
-                assert!((0.8..1.25).contains(&ratio), "{spec}, {m1} rows: {ratio}");
+                // What higher panels share beyond those of eight rows is not counted.
+                let most = if m1 > 8 { 2.0 } else { 1.25 };
+                assert!((0.8..most).contains(&ratio), "{spec}, {m1} rows: {ratio}");
             }
         }
     }

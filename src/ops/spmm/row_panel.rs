@@ -88,8 +88,8 @@ impl SpmmFamily for RowPanels {
         }
         chosen(FAMILY, self.domains(), |c| {
             let number = |name| count(c, name).unwrap_or(0);
-            // In natural order and by locality no panels of one row, which `row_split` walks; by locality none of the small blocks that
-            // serve few rows.
+            // Single rows in natural order are what `row_split` walks. An order by locality serves panels of several rows, in large
+            // blocks.
             let single = number("m1") == 1 && order(c) == Some(RowOrder::Natural);
             let local = number("m1") > 1 && number("block") >= 192;
             fits(c, problem) && !single && (!is_local(c) || local)
@@ -205,7 +205,9 @@ impl SpmmKernel for RowPanel {
     }
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
-        if self.ways > 1 && !self.needs_ways(seen, device) {
+        // Rows of one length are by length as they are in natural order.
+        let repeats = self.order == RowOrder::Length && seen.row_lengths.len() <= 1;
+        if repeats || (self.ways > 1 && !self.needs_ways(seen, device)) {
             return false;
         }
         // Small blocks only serve to spread few panels over all multiprocessors.
@@ -302,7 +304,7 @@ impl RowPanel {
         if self.ways > 1 { self.block * self.m1 * self.vec * sum } else { 0 }
     }
 
-    /// Whether half as many groups a panel leave room on the device, and each has a whole step.
+    /// Whether half as many groups a panel would fill the device twice at most, and each group has a whole step.
     fn needs_ways(&self, seen: &Inspection, device: &Device) -> bool {
         let panels = seen.rows.div_ceil(u64::from(self.m1));
         let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
@@ -314,7 +316,7 @@ impl RowPanel {
     }
 
     /// Ratio of entries to distinct columns of a panel. In other orders than by length it is known for panels of 8 rows, how much more
-    /// rows share there than by length; lower panels gain the root of it that belongs to their height.
+    /// rows share there than by length. Lower panels gain the root of it that belongs to their height, higher ones no more than those of 8.
     fn reuse(&self, seen: &Inspection) -> f64 {
         let by_length = seen.panel(self.m1).reuse;
         if self.order == RowOrder::Length {
@@ -322,7 +324,7 @@ impl RowPanel {
         }
         let [here, long] = [self.order, RowOrder::Length].map(|order| seen.overlap(order).reuse);
         let doublings = f64::from(self.m1).log2();
-        let gain = (here / long.max(1.0)).powf(doublings / KNOWN_ROWS_LOG2);
+        let gain = (here / long.max(1.0)).powf((doublings / KNOWN_ROWS_LOG2).min(1.0));
         (by_length * gain).clamp(1.0, f64::from(self.m1))
     }
 }
