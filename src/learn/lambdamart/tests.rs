@@ -305,3 +305,12 @@ fn samples_have_the_requested_share_and_are_sorted() {
     assert_eq!(some.len(), 30);
     assert!(some.windows(2).all(|pair| pair[0] < pair[1]));
 }
+
+#[test]
+fn trees_are_larger_where_there_are_many_rows() {
+    assert_eq!(Params::of_rows(19_999), Params::default());
+    let many = Params::of_rows(20_000);
+    assert!(
+        many.leaves > Params::default().leaves && many.truncation > Params::default().truncation
+    );
+}

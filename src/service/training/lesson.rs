@@ -87,7 +87,8 @@ pub(super) fn train_best(
     let graded = mlp::Params { labels: Labels::Graded, ..alike.clone() };
     let (ten, sizes) = ten(&data.shared);
     let papers = mlp::Params::of_the_paper(sizes, seed);
-    let forest = lambdamart::Params { seed, ..lambdamart::Params::default() };
+    let rows = data.groups.iter().map(|group| group.rows.len()).sum();
+    let forest = lambdamart::Params { seed, ..lambdamart::Params::of_rows(rows) };
     let base = lender.and_then(|lender| match &lender.file.model {
         Model::Lambdamart(base) => Some(base),
         Model::Mlp(_) => None,
