@@ -232,6 +232,7 @@ fn products() -> Vec<Case> {
         (64, Dtype::F32, Layout::Row, false, 1),
         (33, Dtype::F32, Layout::Col, true, 2),
         (16, Dtype::F64, Layout::Col, false, 1),
+        (64, Dtype::F32, Layout::Col, false, 1),
         (3, Dtype::F32, Layout::Row, false, 1),
         (1, Dtype::F32, Layout::Row, false, 1),
     ] {
@@ -351,6 +352,8 @@ fn kernels_compute_what_the_oracle_does() {
     {
         assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
     }
+    let turned = |it: &str| it.starts_with("row_panel") && it.contains("b=both");
+    assert!(cases.iter().any(|case| turned(&case.label)), "panels on column-major operands");
     // Walks of rows have ways, too.
     for with in ["m1=2,n1=64,order=natural", "m1=8,n1=64,order=natural"] {
         let shared = |it: &str| it.starts_with("row_panel") && it.contains("vec=4,ways=");

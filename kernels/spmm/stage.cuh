@@ -1,7 +1,7 @@
 // Staging of B: panels of `columns` columns, row-major inside, zeros past the last; from row-major or column-major B. It
 // makes gathers whole lines where B is column-major, aligned where n is not, and keeps a panel in L2 where all of B would not fit.
 // maps:    block.x -> 64 rows of B; block.y -> up to 32 columns of a panel; shared memory turns columns into rows
-// tune:    nothing: it is a step of row_split and nnz_split
+// tune:    nothing: it is a step of row_split, nnz_split and row_panel
 // needs:   room for ceil(n / columns) x K x columns elements
 // refuses: nothing
 #pragma once

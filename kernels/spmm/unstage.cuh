@@ -1,7 +1,7 @@
 // C from rows to columns: what a kernel computed row-major becomes the column-major C. Together with stage.cuh it lends
 // column-major problems the walks, row orders and teams of row-major ones, for one more pass over C.
 // maps:    block.x -> 64 rows of C; block.y -> up to 32 columns; shared memory turns rows into columns
-// tune:    nothing: it is a step of row_split and nnz_split
+// tune:    nothing: it is a step of row_split, nnz_split and row_panel
 // needs:   rows x n elements of scratch
 // refuses: nothing
 #pragma once

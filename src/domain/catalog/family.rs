@@ -47,6 +47,8 @@ pub enum Distinction {
     Alone,
     /// They have this parameter.
     Has(&'static str),
+    /// They have the first parameter and not the second.
+    HasWithout(&'static str, &'static str),
     /// They have none of these parameters.
     Lacks(&'static [&'static str]),
     /// They name a routine of this library.
@@ -58,6 +60,9 @@ impl Distinction {
         match self {
             Self::Alone => true,
             Self::Has(name) => candidate.params.contains_key(name),
+            Self::HasWithout(name, other) => {
+                candidate.params.contains_key(name) && !candidate.params.contains_key(other)
+            }
             Self::Lacks(names) => !names.iter().any(|name| candidate.params.contains_key(*name)),
             Self::Routine(library) => {
                 candidate.routine().is_some_and(|routine| routine.library == library)

@@ -8,8 +8,8 @@ use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
 use super::tiled_model::Terms;
 use super::{
-    column_major, condensed_tc, expanded_tc, nnz_split, panel_ways, resident, row_panel, row_split,
-    row_teams, row_turns, tca, tiled, tiled_row,
+    column_major, condensed_tc, expanded_tc, nnz_split, panel_columns, panel_ways, resident,
+    row_panel, row_split, row_teams, row_turns, tca, tiled, tiled_row,
 };
 use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
 use crate::domain::{Candidate, Device, DeviceKind, Intensity, Layout, Op, Spmm};
@@ -21,6 +21,7 @@ use crate::search::domain::Domain;
 pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &row_panel::RowPanels,
     &panel_ways::PanelWays,
+    &panel_columns::PanelColumns,
     &row_split::RowSplits,
     &row_turns::RowTurns,
     &nnz_split::NnzSplits,

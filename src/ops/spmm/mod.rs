@@ -14,6 +14,7 @@ pub mod model;
 pub mod model_host;
 pub mod nnz_split;
 mod operation;
+pub mod panel_columns;
 pub mod panel_ways;
 pub mod panels;
 mod phrases;

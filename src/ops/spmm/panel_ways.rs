@@ -48,16 +48,22 @@ impl SpmmFamily for PanelWays {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        let kernel = RowPanel::of(candidate, problem, self.domains())?;
-        // The kernel takes whole tiles a block, and static shared memory.
-        let whole = kernel.block.is_multiple_of(kernel.tile().threads_per_tile);
-        (whole && kernel.shared_bytes() <= STATIC_SHARED).then(|| Box::new(kernel) as _)
+        let by_rows = !candidate.params.contains_key("b");
+        let kernel = RowPanel::of(candidate, problem, self.domains()).filter(|_| by_rows)?;
+        fits_a_block(&kernel).then(|| Box::new(kernel) as _)
     }
+}
+
+/// Whether a block has whole tiles, and static shared memory for their sums.
+pub fn fits_a_block(panel: &RowPanel) -> bool {
+    let whole = panel.block.is_multiple_of(panel.tile().threads_per_tile);
+    whole && panel.shared_bytes() <= STATIC_SHARED
 }
 
 impl Family for PanelWays {
     fn descriptor(&self) -> FamilyDescriptor {
-        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Has(WAYS))];
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(FAMILY, Distinction::HasWithout(WAYS, "b"))];
         const OWN: &[(&str, &str)] =
             &[(WAYS, "groups of threads that share a panel's columns and add their sums")];
         FamilyDescriptor {

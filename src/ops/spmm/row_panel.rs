@@ -9,14 +9,14 @@ use super::model::Work;
 use super::panels::panel_arrays;
 use super::phrases;
 use super::shared::{Lowered, Shared};
-use super::text::{self, elements, output, scale};
+use super::text::{self, element, elements, scale};
 use super::walk::widest_vector;
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, Meaning, parameters};
-use crate::ops::program::{EntryPoint, number, parameter};
+use crate::ops::program::{EntryPoint, Setting, number, parameter};
 use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
 
@@ -97,7 +97,7 @@ impl SpmmFamily for RowPanels {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        let alone = !candidate.params.contains_key(WAYS);
+        let alone = ![WAYS, "b"].iter().any(|name| candidate.params.contains_key(*name));
         let kernel = RowPanel::of(candidate, problem, self.domains()).filter(|_| alone)?;
         Some(Box::new(kernel))
     }
@@ -119,7 +119,8 @@ pub fn fits(candidate: &Candidate, problem: &Spmm) -> bool {
 
 impl Family for RowPanels {
     fn descriptor(&self) -> FamilyDescriptor {
-        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Lacks(&[WAYS]))];
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(FAMILY, Distinction::Lacks(&[WAYS, "b"]))];
         FamilyDescriptor {
             title: "LO-SpMM's tiles",
             summary: "A thread computes M1 rows of few columns of C: the rows of a tile share each row of B that they read.",
@@ -219,6 +220,22 @@ impl SpmmKernel for RowPanel {
     }
 
     fn source(&self) -> String {
+        let (header, settings) = self.settings();
+        text::program(&[header], &self.problem, &settings, &[self.kernel(0, [Arg::B, Arg::C])])
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order)?;
+        let step = self.step(shared.matrix.rows() as u32, [Arg::B, Arg::C]);
+        let program = Program::Cuda(CudaProgram::of(self.source(), step));
+        let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
+        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
+    }
+}
+
+impl RowPanel {
+    /// The header of its kernel, and what a program sets in the kernel's configuration.
+    pub fn settings(&self) -> (&'static str, Vec<(&'static str, Setting)>) {
         let mut settings = vec![
             ("kM1", self.m1.into()),
             ("kN1", self.n1.into()),
@@ -232,33 +249,19 @@ impl SpmmKernel for RowPanel {
                 "spmm/panel_ways.cuh"
             }
         };
-        text::program(&[header], &self.problem, &settings, &[self.kernel(0)])
+        (header, settings)
     }
 
-    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order)?;
-        let rows = shared.matrix.rows() as u32;
-        let tile = self.tile();
-        let blocks = rows.div_ceil(self.m1).div_ceil(tile.tiles_per_block);
-        let step = Step {
-            grid: [blocks, self.problem.n.div_ceil(self.n1), 1],
-            ..self.kernel(rows).step(1, self.block)
-        };
-        let program = Program::Cuda(CudaProgram::of(self.source(), step));
-        let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
-        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
-    }
-}
-
-impl RowPanel {
-    fn kernel(&self, rows: u32) -> EntryPoint {
+    /// The kernel over `rows` rows, with B and C in these places by rows.
+    pub fn kernel(&self, rows: u32, [b, c]: [Arg; 2]) -> EntryPoint {
         let Spmm { n, dtype, .. } = self.problem;
+        let result = self.problem.result();
         let operands = vec![
             parameter("const u32*", "panel_ptr", Arg::Array(0)),
             parameter("const u32*", "panel_cols", Arg::Array(1)),
             parameter(elements(dtype), "panel_vals", Arg::Array(2)),
-            parameter(elements(dtype), "b", Arg::B),
-            output(&self.problem),
+            parameter(elements(dtype), "b", b),
+            parameter(format!("{}*", element(result)), "c", c),
             parameter("const u32*", "order", Arg::Array(3)),
             number("rows", rows),
             number("tiles", rows.div_ceil(self.m1)),
@@ -268,6 +271,15 @@ impl RowPanel {
         match self.ways {
             1 => text::kernel("row_panel", "RowPanelConfig", operands),
             _ => text::kernel("panel_ways", "PanelWaysConfig", operands),
+        }
+    }
+
+    /// Its step.
+    pub fn step(&self, rows: u32, places: [Arg; 2]) -> Step {
+        let blocks = rows.div_ceil(self.m1).div_ceil(self.tile().tiles_per_block);
+        Step {
+            grid: [blocks, self.problem.n.div_ceil(self.n1), 1],
+            ..self.kernel(rows, places).step(1, self.block)
         }
     }
 

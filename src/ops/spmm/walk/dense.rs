@@ -57,7 +57,7 @@ impl Walk {
     }
 
     /// The kernel that turns `rows` rows of C into columns.
-    pub(super) fn turning(&self, rows: u32) -> EntryPoint {
+    pub fn turning(&self, rows: u32) -> EntryPoint {
         let result = self.problem.result();
         EntryPoint {
             name: "unstage",
@@ -82,7 +82,7 @@ impl Walk {
     }
 
     /// The kernel that stages a B of `b_rows` rows.
-    pub(super) fn staging(&self, b_rows: u32) -> EntryPoint {
+    pub fn staging(&self, b_rows: u32) -> EntryPoint {
         let Spmm { n, dtype, .. } = self.problem;
         let (element, from_columns) = (element(dtype), by_columns(&self.problem));
         EntryPoint {

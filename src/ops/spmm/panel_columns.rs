@@ -1,0 +1,225 @@
+//! Family `row_panel` on column-major operands (`kernels/spmm/panel_columns.cuh`): B is turned into rows before the panels, and C into
+//! columns after them. Where panels share much of B they save more than both passes take.
+
+use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, effective_layout, gpu_family};
+use super::inspect::Inspection;
+use super::model::{STAGE_US, Work};
+use super::panel_ways::fits_a_block;
+use super::panels::panel_arrays;
+use super::row_panel::{MEANINGS, RowPanel, WAYS, fits};
+use super::shared::{Lowered, Shared};
+use super::text;
+use super::walk::{Dense, Fetch, Walk};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
+use crate::domain::recipe::{Arg, CudaProgram, Program};
+use crate::domain::{Candidate, Device, Layout, Spmm};
+use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
+use crate::search::domain::{Domain, chosen};
+use std::sync::LazyLock;
+
+const FAMILY: &str = "row_panel";
+
+pub struct PanelColumns;
+
+/// Panels of the problem by rows, and the passes before and after them, which a walk has.
+struct Turned {
+    panel: RowPanel,
+    passes: Walk,
+}
+
+impl SpmmFamily for PanelColumns {
+    fn name(&self) -> &'static str {
+        FAMILY
+    }
+
+    fn header(&self) -> &'static str {
+        include_str!("../../../kernels/spmm/panel_columns.cuh")
+    }
+
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::texts("b", &["both"]),
+                Domain::ints(WAYS, &[1, 2, 4, 8]),
+                Domain::ints("m1", &[2, 4, 8]),
+                Domain::ints("n1", &[16, 32, 64, 96, 128, 192, 256]),
+                Domain::ints("vec", &[1, 2, 4, 8]),
+                Domain::ints("unroll", &[2, 4]),
+                Domain::ints("block", &[192, 256]),
+                Domain::texts("order", &["natural", "length", "similarity", "locality"]),
+            ]
+        });
+        &DOMAINS
+    }
+
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
+        if effective_layout(problem) != Layout::Col {
+            return Vec::new();
+        }
+        let by_rows = by_rows(problem);
+        chosen(FAMILY, self.domains(), |candidate| {
+            fits(candidate, &by_rows) && self.kernel(candidate, problem).is_some()
+        })
+    }
+
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
+        // Sums that are scaled and added to C are not rounded between.
+        if effective_layout(problem) != Layout::Col || problem.n == 1 || problem.accumulate {
+            return None;
+        }
+        let panel = RowPanel::of(candidate, &by_rows(problem), self.domains())?;
+        if panel.n1 != problem.n || !fits_a_block(&panel) {
+            return None;
+        }
+        let passes = Walk {
+            lanes: panel.n1 / panel.vec,
+            ways: 1,
+            vec: panel.vec,
+            cols: 1,
+            unroll: panel.unroll,
+            block: panel.block,
+            fetch: Fetch::Direct,
+            order: RowOrder::Natural,
+            dense: Dense::Both,
+            equal: false,
+            near: false,
+            problem: *problem,
+        };
+        Some(Box::new(Turned { panel, passes }))
+    }
+}
+
+fn by_rows(problem: &Spmm) -> Spmm {
+    Spmm { layout: Layout::Row, ..*problem }
+}
+
+impl Family for PanelColumns {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Has("b"))];
+        const OWN: &[(&str, &str)] = &[
+            ("b", "that B is turned into rows, and C computed by rows and turned into columns"),
+            (WAYS, "groups of threads that share a panel's columns and add their sums"),
+        ];
+        FamilyDescriptor {
+            title: "LO-SpMM's tiles on column-major operands",
+            summary: "B is turned into rows, row_panel computes C by rows, and C is turned into columns.",
+            source: Some("LO-SpMM (TACO 2024), section 3, for column-major operands"),
+            parameters: parameters(self.domains(), &[OWN, &MEANINGS[..]].concat()),
+            ..gpu_family("spmm.panel_columns", STORED, true)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        true
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &[],
+            tiled_by: &["m1", "n1", "vec", WAYS],
+            headers: &["spmm/panel_columns.cuh"],
+        }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        4
+    }
+}
+
+impl SpmmKernel for Turned {
+    fn tile(&self) -> Tile {
+        self.panel.tile()
+    }
+
+    fn work(&self, seen: &Inspection) -> Work {
+        let Spmm { n, dtype, .. } = self.panel.problem;
+        let (n, result) = (f64::from(n), self.panel.problem.result().bytes() as f64);
+        let turned = seen.cols as f64 * dtype.bytes() as f64 + seen.rows as f64 * result;
+        let work = self.panel.work(seen);
+        // Read and written, and two kernels more: the model has one for what is staged.
+        Work { staged_bytes: 2.0 * n * turned, after_us: work.after_us + STAGE_US, ..work }
+    }
+
+    fn imbalance(&self, seen: &Inspection) -> f64 {
+        self.panel.imbalance(seen)
+    }
+
+    fn fill(&self, seen: &Inspection) -> f64 {
+        self.panel.fill(seen)
+    }
+
+    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        self.panel.applies(seen, device)
+    }
+
+    fn source(&self) -> String {
+        let (_, settings) = self.panel.settings();
+        let kernels = [
+            self.panel.kernel(0, [Arg::Scratch(0), Arg::Scratch(1)]),
+            self.passes.staging(0),
+            self.passes.turning(0),
+        ];
+        text::program(&["spmm/panel_columns.cuh"], &self.passes.problem, &settings, &kernels)
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        let RowPanel { m1, order, .. } = self.panel;
+        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, m1, order)?;
+        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+        let (mut steps, scratch) = self.passes.stage((rows, b_rows), &shared.device)?;
+        steps.push(self.panel.step(rows, [Arg::Scratch(0), Arg::Scratch(1)]));
+        steps.extend(self.passes.unstage(rows));
+        let program = Program::Cuda(CudaProgram::of_steps(self.source(), steps));
+        let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
+        Ok(Lowered { arrays, scratch, ms, update_ms, ..Lowered::bare(program) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{DeviceKind, Dtype};
+    use crate::ops::Lowerer as _;
+    use crate::ops::spmm::SpmmLowerer;
+    use crate::sparse::generate::Spec;
+    use std::sync::Arc;
+
+    #[test]
+    fn b_by_rows_is_one_panel() {
+        let of = |n, accumulate| {
+            let problem = Spmm { accumulate, ..Spmm::new(n, Dtype::F32, Layout::Col) };
+            PanelColumns.candidates(&problem)
+        };
+        for n in [16, 32, 64, 96, 128, 256] {
+            let all = of(n, false);
+            assert!(!all.is_empty(), "{n}");
+            assert!(all.iter().all(|candidate| candidate.int("n1") == Some(n.into())), "{n}");
+        }
+        for n in [1, 3, 33, 48, 160, 512] {
+            assert!(of(n, false).is_empty(), "{n}");
+        }
+        assert!(of(64, true).is_empty(), "sums are rounded between");
+    }
+
+    #[test]
+    fn a_call_has_three_steps_and_memory_for_both_operands() {
+        let matrix =
+            Arc::new(Spec::parse("elasticity:nx=4,ny=4,nz=4").unwrap().generate().unwrap());
+        let problem = Spmm::new(32, Dtype::F32, Layout::Col);
+        let device = Device { kind: DeviceKind::Cuda, memory_bytes: 1 << 30, ..Device::NONE };
+        let (rows, cols) = (matrix.rows() as u64, matrix.cols() as u64);
+        let mut lowerer = SpmmLowerer::new(matrix, problem, device);
+        let all = PanelColumns.candidates(&problem);
+        for ways in [1, 4] {
+            let candidate = all.iter().find(|it| it.int(WAYS) == Some(ways)).unwrap();
+            let recipe = lowerer.lower(candidate).unwrap();
+            let Program::Cuda(program) = recipe.program else { panic!("{candidate}") };
+            let names: Vec<&str> = program.steps.iter().map(|step| &*step.entry).collect();
+            let panels = if ways > 1 { "panel_ways" } else { "row_panel" };
+            assert_eq!(names, ["stage", panels, "unstage"]);
+            let bytes: Vec<u64> = recipe.scratch.iter().map(|scratch| scratch.bytes).collect();
+            assert_eq!(bytes, [cols * 32 * 4, rows * 32 * 4]);
+        }
+    }
+}
