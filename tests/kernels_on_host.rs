@@ -255,8 +255,8 @@ fn products() -> Vec<Case> {
             })
         };
         all.retain(legal);
-        // Panels whose groups are more than their rows, and fewer.
-        let panels = [(8, 2), (2, 8)].map(|(ways, m1)| {
+        // Panels whose groups are more than their rows, and fewer, and of one group on column-major operands.
+        let panels = [(8, 2), (2, 8), (1, 4)].map(|(ways, m1)| {
             all.iter().find(|it| {
                 let shared = (it.int("ways"), it.int("m1")) == (Some(ways), Some(m1));
                 shared && it.family == "row_panel" && it.text("order") == Some("natural")
@@ -352,12 +352,13 @@ fn kernels_compute_what_the_oracle_does() {
     {
         assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
     }
-    let turned = |it: &str| it.starts_with("row_panel") && it.contains("b=both");
-    assert!(cases.iter().any(|case| turned(&case.label)), "panels on column-major operands");
     // Walks of rows have ways, too.
-    for with in ["m1=2,n1=64,order=natural", "m1=8,n1=64,order=natural"] {
-        let shared = |it: &str| it.starts_with("row_panel") && it.contains("vec=4,ways=");
-        let is = |case: &Case| shared(&case.label) && case.label.contains(with);
-        assert!(cases.iter().any(is), "{with}");
+    for (turned, m1, ways) in
+        [(false, 2, 8), (false, 8, 2), (true, 4, 1), (true, 2, 8), (true, 8, 2)]
+    {
+        let with = format!("m1={m1},n1=64,order=natural,unroll=2,vec=4,ways={ways}");
+        let is = |label: &str| label.starts_with("row_panel") && label.contains(&with);
+        let of = |case: &&Case| is(&case.label) && case.label.contains("b=both") == turned;
+        assert!(cases.iter().any(|case| of(&case)), "{with}, turned: {turned}");
     }
 }

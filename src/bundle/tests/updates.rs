@@ -83,6 +83,7 @@ fn maps_lead_new_values_to_where_every_gpu_kernel_reads_them() {
     let problems = [
         spmm(32, Dtype::F32, Layout::Row),
         spmm(33, Dtype::F32, Layout::Col),
+        spmm(16, Dtype::F32, Layout::Col),
         spmm(16, Dtype::F16, Layout::Row),
         spmm(16, Dtype::Bf16, Layout::Row),
         spmm(8, Dtype::F64, Layout::Row),

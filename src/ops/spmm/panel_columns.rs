@@ -165,9 +165,9 @@ impl SpmmKernel for Turned {
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let RowPanel { m1, order, .. } = self.panel;
-        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, m1, order)?;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let (mut steps, scratch) = self.passes.stage((rows, b_rows), &shared.device)?;
+        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, m1, order)?;
         steps.push(self.panel.step(rows, [Arg::Scratch(0), Arg::Scratch(1)]));
         steps.extend(self.passes.unstage(rows));
         let program = Program::Cuda(CudaProgram::of_steps(self.source(), steps));
@@ -187,19 +187,25 @@ mod tests {
 
     #[test]
     fn b_by_rows_is_one_panel() {
-        let of = |n, accumulate| {
-            let problem = Spmm { accumulate, ..Spmm::new(n, Dtype::F32, Layout::Col) };
-            PanelColumns.candidates(&problem)
-        };
-        for n in [16, 32, 64, 96, 128, 256] {
-            let all = of(n, false);
-            assert!(!all.is_empty(), "{n}");
-            assert!(all.iter().all(|candidate| candidate.int("n1") == Some(n.into())), "{n}");
+        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
+            let of = |n, accumulate| {
+                let problem = Spmm { accumulate, ..Spmm::new(n, dtype, Layout::Col) };
+                PanelColumns.candidates(&problem)
+            };
+            for n in [16, 32, 64, 96, 128, 192, 256] {
+                let all = of(n, false);
+                assert!(!all.is_empty(), "{dtype:?} {n}");
+                assert!(all.iter().all(|candidate| candidate.int("n1") == Some(n.into())), "{n}");
+            }
+            for n in [1, 3, 33, 48, 160, 512] {
+                assert!(of(n, false).is_empty(), "{dtype:?} {n}");
+            }
+            assert!(of(64, true).is_empty(), "sums are rounded between");
         }
-        for n in [1, 3, 33, 48, 160, 512] {
-            assert!(of(n, false).is_empty(), "{n}");
-        }
-        assert!(of(64, true).is_empty(), "sums are rounded between");
+    }
+
+    fn is_place(arg: &Arg) -> bool {
+        matches!(arg, Arg::B | Arg::C | Arg::Scratch(_))
     }
 
     #[test]
@@ -215,9 +221,12 @@ mod tests {
             let candidate = all.iter().find(|it| it.int(WAYS) == Some(ways)).unwrap();
             let recipe = lowerer.lower(candidate).unwrap();
             let Program::Cuda(program) = recipe.program else { panic!("{candidate}") };
-            let names: Vec<&str> = program.steps.iter().map(|step| &*step.entry).collect();
-            let panels = if ways > 1 { "panel_ways" } else { "row_panel" };
-            assert_eq!(names, ["stage", panels, "unstage"]);
+            let entries: Vec<&str> = program.steps.iter().map(|step| &*step.entry).collect();
+            assert_eq!(entries, ["stage", "spmm", "unstage"]);
+            let panels = if ways > 1 { "panel_ways<PanelWays" } else { "row_panel<RowPanel" };
+            assert!(program.source.contains(panels), "{}", program.source);
+            let places: Vec<Arg> = program.steps[1].args.iter().copied().filter(is_place).collect();
+            assert_eq!(places, [Arg::Scratch(0), Arg::Scratch(1)]);
             let bytes: Vec<u64> = recipe.scratch.iter().map(|scratch| scratch.bytes).collect();
             assert_eq!(bytes, [cols * 32 * 4, rows * 32 * 4]);
         }
