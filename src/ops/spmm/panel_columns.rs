@@ -1,19 +1,12 @@
 //! Family `row_panel` on column-major operands (`kernels/spmm/panel_columns.cuh`): B is turned into rows before the panels, and C into
 //! columns after them. Where panels share much of B they save more than both passes take.
 
-use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, effective_layout, gpu_family};
-use super::inspect::Inspection;
-use super::model::{STAGE_US, Work};
+use super::family::{RowOrder, SpmmFamily, SpmmKernel, effective_layout, gpu_family};
 use super::panel_ways::fits_a_block;
-use super::panels::panel_arrays;
 use super::row_panel::{MEANINGS, RowPanel, WAYS, fits};
-use super::shared::{Lowered, Shared};
-use super::text;
 use super::walk::{Dense, Fetch, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
-use crate::domain::recipe::{Arg, CudaProgram, Program};
-use crate::domain::{Candidate, Device, Layout, Spmm};
-use crate::ops::Refusal;
+use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::family::{Family, Keys, parameters};
 use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
@@ -21,12 +14,6 @@ use std::sync::LazyLock;
 const FAMILY: &str = "row_panel";
 
 pub struct PanelColumns;
-
-/// Panels of the problem by rows, and the passes before and after them, which a walk has.
-struct Turned {
-    panel: RowPanel,
-    passes: Walk,
-}
 
 impl SpmmFamily for PanelColumns {
     fn name(&self) -> &'static str {
@@ -72,6 +59,7 @@ impl SpmmFamily for PanelColumns {
         if panel.n1 != problem.n || !fits_a_block(&panel) {
             return None;
         }
+        // A walk has the passes: B into one panel as wide as C, and C from rows into columns.
         let passes = Walk {
             lanes: panel.n1 / panel.vec,
             ways: 1,
@@ -86,7 +74,7 @@ impl SpmmFamily for PanelColumns {
             near: false,
             problem: *problem,
         };
-        Some(Box::new(Turned { panel, passes }))
+        Some(Box::new(RowPanel { passes: Some(passes), ..panel }))
     }
 }
 
@@ -127,59 +115,11 @@ impl Family for PanelColumns {
     }
 }
 
-impl SpmmKernel for Turned {
-    fn tile(&self) -> Tile {
-        self.panel.tile()
-    }
-
-    fn work(&self, seen: &Inspection) -> Work {
-        let Spmm { n, dtype, .. } = self.panel.problem;
-        let (n, result) = (f64::from(n), self.panel.problem.result().bytes() as f64);
-        let turned = seen.cols as f64 * dtype.bytes() as f64 + seen.rows as f64 * result;
-        let work = self.panel.work(seen);
-        // Read and written, and two kernels more: the model has one for what is staged.
-        Work { staged_bytes: 2.0 * n * turned, after_us: work.after_us + STAGE_US, ..work }
-    }
-
-    fn imbalance(&self, seen: &Inspection) -> f64 {
-        self.panel.imbalance(seen)
-    }
-
-    fn fill(&self, seen: &Inspection) -> f64 {
-        self.panel.fill(seen)
-    }
-
-    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
-        self.panel.applies(seen, device)
-    }
-
-    fn source(&self) -> String {
-        let (_, settings) = self.panel.settings();
-        let kernels = [
-            self.panel.kernel(0, [Arg::Scratch(0), Arg::Scratch(1)]),
-            self.passes.staging(0),
-            self.passes.turning(0),
-        ];
-        text::program(&["spmm/panel_columns.cuh"], &self.passes.problem, &settings, &kernels)
-    }
-
-    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let RowPanel { m1, order, .. } = self.panel;
-        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let (mut steps, scratch) = self.passes.stage((rows, b_rows), &shared.device)?;
-        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, m1, order)?;
-        steps.push(self.panel.step(rows, [Arg::Scratch(0), Arg::Scratch(1)]));
-        steps.extend(self.passes.unstage(rows));
-        let program = Program::Cuda(CudaProgram::of_steps(self.source(), steps));
-        let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
-        Ok(Lowered { arrays, scratch, ms, update_ms, ..Lowered::bare(program) })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{DeviceKind, Dtype};
+    use crate::domain::recipe::{Arg, Program};
+    use crate::domain::{Device, DeviceKind, Dtype};
     use crate::ops::Lowerer as _;
     use crate::ops::spmm::SpmmLowerer;
     use crate::sparse::generate::Spec;

@@ -107,7 +107,17 @@ mod tests {
     }
 
     fn panel(ways: u32, m1: u32, order: RowOrder) -> RowPanel {
-        RowPanel { m1, n1: 128, vec: 4, unroll: 4, block: 256, ways, order, problem: problem(128) }
+        RowPanel {
+            m1,
+            n1: 128,
+            vec: 4,
+            unroll: 4,
+            block: 256,
+            ways,
+            order,
+            problem: problem(128),
+            passes: None,
+        }
     }
 
     fn inspected(spec: &str) -> (Csr, Inspection) {

@@ -5,12 +5,12 @@ use super::family::{
     is_local, order, order_serves, width_serves,
 };
 use super::inspect::Inspection;
-use super::model::Work;
+use super::model::{STAGE_US, Work};
 use super::panels::panel_arrays;
 use super::phrases;
 use super::shared::{Lowered, Shared};
 use super::text::{self, element, elements, scale};
-use super::walk::widest_vector;
+use super::walk::{Walk, widest_vector};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
@@ -56,7 +56,10 @@ pub struct RowPanel {
     /// Groups of threads that share the columns of a panel.
     pub ways: u32,
     pub order: RowOrder,
+    /// The problem by rows.
     pub problem: Spmm,
+    /// On column-major operands, what turns B into rows before the panels and C into columns after them.
+    pub passes: Option<Walk>,
 }
 
 impl SpmmFamily for RowPanels {
@@ -177,7 +180,15 @@ impl SpmmKernel for RowPanel {
         let element = self.problem.dtype.bytes() as f64;
         let ways = f64::from(self.ways);
         let plain = Work::row_major(&self.tile(), seen, &self.problem);
+        let turned =
+            seen.cols as f64 * element + seen.rows as f64 * self.problem.result().bytes() as f64;
+        // Read and written, by two kernels more: the model has one for what is staged.
+        let (staged_bytes, turning_us) = match self.passes {
+            Some(_) => (2.0 * f64::from(self.problem.n) * turned, STAGE_US),
+            None => (0.0, 0.0),
+        };
         Work {
+            staged_bytes,
             entries: union,
             a_bytes: union * (4.0 + element * packed),
             // Of all groups' warps each executes its part.
@@ -186,7 +197,7 @@ impl SpmmKernel for RowPanel {
             longest_walk: plain.longest_walk / ways,
             // Sums that go to shared memory and come back.
             framed: if self.ways > 1 { packed * f64::from(self.vec) } else { 0.0 },
-            after_us: if self.ways > 1 { MEETING_US } else { 0.0 },
+            after_us: turning_us + if self.ways > 1 { MEETING_US } else { 0.0 },
             reuse,
             ..plain
         }
@@ -221,21 +232,35 @@ impl SpmmKernel for RowPanel {
 
     fn source(&self) -> String {
         let (header, settings) = self.settings();
-        text::program(&[header], &self.problem, &settings, &[self.kernel(0, [Arg::B, Arg::C])])
+        let mut kernels = vec![self.kernel(0)];
+        let header = match &self.passes {
+            Some(passes) => {
+                kernels.extend([passes.staging(0), passes.turning(0)]);
+                "spmm/panel_columns.cuh"
+            }
+            None => header,
+        };
+        text::program(&[header], &self.problem, &settings, &kernels)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+        let (mut steps, scratch) = match &self.passes {
+            Some(passes) => passes.stage((rows, b_rows), &shared.device)?,
+            None => (Vec::new(), Vec::new()),
+        };
         let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order)?;
-        let step = self.step(shared.matrix.rows() as u32, [Arg::B, Arg::C]);
-        let program = Program::Cuda(CudaProgram::of(self.source(), step));
+        steps.push(self.step(rows));
+        steps.extend(self.passes.and_then(|passes| passes.unstage(rows)));
+        let program = Program::Cuda(CudaProgram::of_steps(self.source(), steps));
         let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
-        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
+        Ok(Lowered { arrays, scratch, ms, update_ms, ..Lowered::bare(program) })
     }
 }
 
 impl RowPanel {
     /// The header of its kernel, and what a program sets in the kernel's configuration.
-    pub fn settings(&self) -> (&'static str, Vec<(&'static str, Setting)>) {
+    fn settings(&self) -> (&'static str, Vec<(&'static str, Setting)>) {
         let mut settings = vec![
             ("kM1", self.m1.into()),
             ("kN1", self.n1.into()),
@@ -252,9 +277,13 @@ impl RowPanel {
         (header, settings)
     }
 
-    /// The kernel over `rows` rows, with B and C in these places by rows.
-    pub fn kernel(&self, rows: u32, [b, c]: [Arg; 2]) -> EntryPoint {
+    /// The kernel over `rows` rows.
+    fn kernel(&self, rows: u32) -> EntryPoint {
         let Spmm { n, dtype, .. } = self.problem;
+        let [b, c] = match self.passes {
+            Some(_) => [Arg::Scratch(0), Arg::Scratch(1)],
+            None => [Arg::B, Arg::C],
+        };
         let result = self.problem.result();
         let operands = vec![
             parameter("const u32*", "panel_ptr", Arg::Array(0)),
@@ -275,11 +304,11 @@ impl RowPanel {
     }
 
     /// Its step.
-    pub fn step(&self, rows: u32, places: [Arg; 2]) -> Step {
+    fn step(&self, rows: u32) -> Step {
         let blocks = rows.div_ceil(self.m1).div_ceil(self.tile().tiles_per_block);
         Step {
             grid: [blocks, self.problem.n.div_ceil(self.n1), 1],
-            ..self.kernel(rows, places).step(1, self.block)
+            ..self.kernel(rows).step(1, self.block)
         }
     }
 
@@ -302,6 +331,7 @@ impl RowPanel {
             ways: if candidate.params.contains_key(WAYS) { int(WAYS)? } else { 1 },
             order: order(candidate)?,
             problem: *problem,
+            passes: None,
         })
     }
 
