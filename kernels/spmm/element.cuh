@@ -85,6 +85,23 @@ struct Vector {
         word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
     }
 
+    __device__ __forceinline__ void load_shared(const T* from) {
+        if constexpr (kBytes == 2) {
+            word[0] = *reinterpret_cast<const u16*>(from);
+        } else if constexpr (kBytes == 4) {
+            word[0] = *reinterpret_cast<const u32*>(from);
+        } else if constexpr (kBytes == 8) {
+            const uint2 two = *reinterpret_cast<const uint2*>(from);
+            word[0] = two.x, word[1] = two.y;
+        } else {
+#pragma unroll
+            for (int i = 0; i < kBytes / 16; ++i) {
+                const uint4 four = reinterpret_cast<const uint4*>(from)[i];
+                word[4 * i] = four.x, word[4 * i + 1] = four.y, word[4 * i + 2] = four.z, word[4 * i + 3] = four.w;
+            }
+        }
+    }
+
     // For what the same kernel writes: the read-only path must not be used.
     __device__ __forceinline__ void load_written(const T* from) {
         if constexpr (kBytes == 2) {

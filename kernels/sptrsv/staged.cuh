@@ -86,7 +86,7 @@ struct ChainTask {
                 factor = a.scale[slot + lane];
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_of_lot();
     }
 
     // What b gives the lane's row, with the rows before it substituted.
@@ -244,7 +244,7 @@ __device__ __forceinline__ void staged_chains(const Chains<typename Config::Valu
                 copied();
             }
             // All but the next task's panel.
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
+            copied_but_latest_lot();
             __syncwarp();
             // The whole warp has to go on, so that no lane is missing where others shuffle.
             there = (width > Config::kNarrow

@@ -1,9 +1,10 @@
-//! Family `row_panel` with several groups of threads a panel (`kernels/spmm/panel_ways.cuh`): panels of rows that share columns are few,
-//! so that one group each leaves most of the device idle on matrices of up to some ten thousand rows.
+//! Family `row_panel` with columns and values that groups of threads copy ahead (`kernels/spmm/panel_ways.cuh`): a step waits for B alone.
+//! Panels of rows that share columns are few, so that one group each leaves most of the device idle on matrices of up to some ten thousand
+//! rows: several share a panel there.
 
-use super::family::{SpmmFamily, SpmmKernel, effective_layout, gpu_family};
-use super::row_panel::{MEANINGS, RowPanel, WAYS, fits};
-use super::walk::STATIC_SHARED;
+use super::family::{SpmmFamily, SpmmKernel, count, effective_layout, gpu_family, order_serves};
+use super::row_panel::{COPIED_HEIGHTS, COPYING_BLOCK, MEANINGS, RowPanel, WAYS};
+use super::walk::widest_vector;
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::family::{Family, Keys, parameters};
@@ -12,7 +13,23 @@ use std::sync::LazyLock;
 
 const FAMILY: &str = "row_panel";
 
+/// Threads of a group at most: those of a warp, which can wait for each other at no cost.
+const MOST_THREADS: u32 = 32;
+
 pub struct PanelWays;
+
+/// The domains of panels whose columns are copied ahead.
+pub fn domains() -> Vec<Domain> {
+    vec![
+        Domain::ints(WAYS, &[1, 2, 4, 8]),
+        Domain::ints("m1", &COPIED_HEIGHTS.map(i64::from)),
+        Domain::ints("n1", &[16, 32, 64, 128, 256]),
+        Domain::ints("vec", &[1, 2, 4, 8]),
+        Domain::ints("unroll", &[2, 4, 8]),
+        Domain::ints("block", &[COPYING_BLOCK.into()]),
+        Domain::texts("order", &["natural", "length", "similarity", "locality"]),
+    ]
+}
 
 impl SpmmFamily for PanelWays {
     fn name(&self) -> &'static str {
@@ -24,17 +41,7 @@ impl SpmmFamily for PanelWays {
     }
 
     fn domains(&self) -> &'static [Domain] {
-        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
-            vec![
-                Domain::ints(WAYS, &[2, 4, 8]),
-                Domain::ints("m1", &[2, 4, 8]),
-                Domain::ints("n1", &[16, 32, 48, 64, 96, 128, 192, 256]),
-                Domain::ints("vec", &[1, 2, 4, 8]),
-                Domain::ints("unroll", &[2, 4]),
-                Domain::ints("block", &[192, 256]),
-                Domain::texts("order", &["natural", "length", "similarity", "locality"]),
-            ]
-        });
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(domains);
         &DOMAINS
     }
 
@@ -50,14 +57,20 @@ impl SpmmFamily for PanelWays {
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         let by_rows = !candidate.params.contains_key("b");
         let kernel = RowPanel::of(candidate, problem, self.domains()).filter(|_| by_rows)?;
-        fits_a_block(&kernel).then(|| Box::new(kernel) as _)
+        kernel.copies.map(|_| Box::new(kernel) as _)
     }
 }
 
-/// Whether a block has whole tiles, and static shared memory for their sums.
-pub fn fits_a_block(panel: &RowPanel) -> bool {
-    let whole = panel.block.is_multiple_of(panel.tile().threads_per_tile);
-    whole && panel.shared_bytes() <= STATIC_SHARED
+/// Whether a candidate's tile and vectors serve a problem, and its order does.
+pub fn fits(candidate: &Candidate, problem: &Spmm) -> bool {
+    let number = |name| count(candidate, name).unwrap_or(0);
+    let (n1, widest) = (number("n1"), widest_vector(problem, false));
+    // A thread may have two vectors, where a group would be more than a warp otherwise.
+    let twice = n1 > MOST_THREADS * widest && problem.n.is_multiple_of(2 * widest);
+    let vec = if twice { 2 * widest } else { widest };
+    // A narrower tile reads A once more; a wider one wastes lanes.
+    let wide = n1 >= problem.n.min(64).min(MOST_THREADS * widest) && n1 < 2 * problem.n;
+    wide && number("vec") == vec && order_serves(candidate, problem)
 }
 
 impl Family for PanelWays {
@@ -67,8 +80,9 @@ impl Family for PanelWays {
         const OWN: &[(&str, &str)] =
             &[(WAYS, "groups of threads that share a panel's columns and add their sums")];
         FamilyDescriptor {
-            title: "LO-SpMM's tiles, several groups of threads a panel",
-            summary: "As row_panel, but several groups of threads share the columns of a panel, for matrices of few panels.",
+            title: "LO-SpMM's tiles, copied ahead",
+            summary: "As row_panel, with a panel's columns and values copied to shared memory ahead, and several groups of threads a panel \
+                      where panels are few.",
             source: Some("LO-SpMM (TACO 2024), section 3, with the columns of a tile divided"),
             parameters: parameters(self.domains(), &[OWN, &MEANINGS[..]].concat()),
             ..gpu_family("spmm.panel_ways", STORED, true)
@@ -98,7 +112,9 @@ mod tests {
     use crate::domain::{Device, Dtype};
     use crate::ops::spmm::family::RowOrder;
     use crate::ops::spmm::inspect::Inspection;
-    use crate::ops::spmm::panels::pack;
+    use crate::ops::spmm::panels::{Shape, pack};
+    use crate::ops::spmm::row_panel::{Copies, RowPanels};
+    use crate::ops::spmm::walk::STATIC_SHARED;
     use crate::sparse::Csr;
     use crate::sparse::generate::Spec;
 
@@ -107,17 +123,18 @@ mod tests {
     }
 
     fn panel(ways: u32, m1: u32, order: RowOrder) -> RowPanel {
-        RowPanel {
+        let plain = RowPanel {
             m1,
             n1: 128,
             vec: 4,
             unroll: 4,
             block: 256,
-            ways,
+            copies: None,
             order,
             problem: problem(128),
             passes: None,
-        }
+        };
+        RowPanel { copies: Copies::of(&plain, ways), ..plain }
     }
 
     fn inspected(spec: &str) -> (Csr, Inspection) {
@@ -128,7 +145,7 @@ mod tests {
 
     #[test]
     fn blocks_hold_whole_tiles_and_their_sums_fit() {
-        for n in [16, 33, 48, 64, 96, 128, 192, 512] {
+        for n in [16, 33, 48, 64, 96, 128, 192, 256, 512] {
             for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
                 let problem = Spmm::new(n, dtype, Layout::Row);
                 let all = PanelWays.candidates(&problem);
@@ -137,10 +154,57 @@ mod tests {
                     let tile = PanelWays.kernel(&candidate, &problem).unwrap().tile();
                     assert!(tile.threads.is_multiple_of(tile.threads_per_tile), "{candidate}");
                     assert!((1..=STATIC_SHARED).contains(&tile.shared_bytes), "{candidate}");
+                    assert!(tile.columns / tile.vector <= MOST_THREADS, "{candidate}");
+                    assert!(n.is_multiple_of(tile.vector), "{candidate}");
                 }
             }
         }
         assert!(PanelWays.candidates(&problem(8)).is_empty(), "tiles have 16 columns at least");
+    }
+
+    #[test]
+    fn stages_are_as_long_as_leaves_room_for_b() {
+        let of = |m1, vec, unroll, ways| {
+            let plain = RowPanel { vec, unroll, copies: None, ..panel(1, m1, RowOrder::Natural) };
+            Copies::of(&plain, ways).map(|copies| copies.stage)
+        };
+        // 8, 16 and 32 groups of threads a block.
+        assert_eq!(of(4, 4, 4, 1), Some(16));
+        assert_eq!(of(8, 8, 8, 1), Some(16));
+        assert_eq!(of(8, 8, 8, 2), None, "sums of 64 KiB");
+        let narrow = RowPanel { n1: 32, copies: None, ..panel(1, 8, RowOrder::Natural) };
+        assert_eq!(Copies::of(&narrow, 8).map(|copies| copies.stage), Some(8));
+        // Stages of four columns have no two steps of four.
+        let double = Spmm::new(32, Dtype::F64, Layout::Row);
+        let long = RowPanel { n1: 16, vec: 2, problem: double, ..narrow };
+        let stage = |unroll| Copies::of(&RowPanel { unroll, ..long }, 1).map(|it| it.stage);
+        assert_eq!([2, 4, 8].map(stage), [Some(4), Some(4), None]);
+        // A group is a part of a warp, and a block holds whole tiles.
+        assert_eq!(of(4, 2, 4, 1), None);
+        assert_eq!(of(4, 4, 4, 16), None);
+    }
+
+    #[test]
+    fn panels_of_many_columns_are_copied_ahead_and_others_are_not() {
+        let device =
+            Device { multiprocessors: 132, max_threads_per_multiprocessor: 2048, ..Device::NONE };
+        let applies = |spec: &str, candidate: &Candidate| {
+            let (_, seen) = inspected(spec);
+            let kernel = [&PanelWays as &dyn SpmmFamily, &RowPanels]
+                .into_iter()
+                .find_map(|family| family.kernel(candidate, &problem(128)));
+            kernel.unwrap().applies(&seen, &device)
+        };
+        let params = [("block", 256), ("m1", 2), ("n1", 128), ("unroll", 4), ("vec", 4)];
+        let with = |candidate: Candidate, (name, value): (&str, i64)| candidate.with(name, value);
+        let plain =
+            params.into_iter().fold(Candidate::new(FAMILY).with_text("order", "natural"), with);
+        let copied = plain.clone().with(WAYS, 1);
+        let of = |spec| [&copied, &plain].map(|candidate| applies(spec, candidate));
+        assert_eq!(of("elasticity:nx=9,ny=9,nz=9"), [true, false]);
+        assert_eq!(of("poisson2d:nx=40,ny=40"), [false, true]);
+        // Heights that are never copied.
+        assert!(applies("elasticity:nx=9,ny=9,nz=9", &plain.with("m1", 16)));
     }
 
     #[test]
@@ -167,7 +231,9 @@ mod tests {
             let (matrix, seen) = inspected(spec);
             let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
             for m1 in [2, 4, 8, 16, 32] {
-                let packed = pack(&matrix, &natural, m1 as usize, Dtype::F32).unwrap();
+                let packed =
+                    pack(&matrix, &natural, Shape { m1: m1 as usize, whole: 1 }, Dtype::F32)
+                        .unwrap();
                 let union = packed.cols.len() as f64;
                 let work = panel(2, m1, RowOrder::Natural).work(&seen);
                 let ratio = work.entries / union;

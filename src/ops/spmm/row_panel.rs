@@ -10,7 +10,7 @@ use super::panels::panel_arrays;
 use super::phrases;
 use super::shared::{Lowered, Shared};
 use super::text::{self, element, elements, scale};
-use super::walk::{Walk, widest_vector};
+use super::walk::{STATIC_SHARED, Walk, widest_vector};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
@@ -22,8 +22,12 @@ use std::sync::LazyLock;
 
 const FAMILY: &str = "row_panel";
 
-/// The parameter that tells candidates whose panels several groups of threads share.
+/// The parameter that tells candidates whose panels groups of threads copy ahead: how many share a panel.
 pub const WAYS: &str = "ways";
+
+/// Threads of a block, and rows of a panel, where its columns are copied ahead.
+pub const COPYING_BLOCK: u32 = 256;
+pub const COPIED_HEIGHTS: [u32; 3] = [2, 4, 8];
 
 /// What the parameters of panels mean.
 pub const MEANINGS: [Meaning; 6] = [
@@ -35,8 +39,16 @@ pub const MEANINGS: [Meaning; 6] = [
     phrases::ORDER,
 ];
 
+/// The part of a step's time that is left where columns and values have been copied ahead.
+const COPIED_WAIT: f64 = 0.6;
 /// Microseconds from a group's last column to the sum of all groups: a barrier, and two passes over shared memory.
 const MEETING_US: f64 = 0.15;
+/// Stages of a group: one that is read, and two that are copied (`kernels/spmm/panel_ways.cuh`).
+const STAGES: u32 = 3;
+/// Bytes of a block's stages beyond which shorter ones are better: the rest of L1 is B's.
+const MOST_STAGED: u32 = 32 << 10;
+/// Columns of a panel for which copies pay: on a grid (8 columns) they take 46.2 us for 44.4, on a band (20) 55.4 for 63.1 (H100, N = 32).
+const LEAST_COPIED: f64 = 12.0;
 /// How often the threads of a launch may fill the device before more groups a panel are of no use.
 const MOST_WAVES: u64 = 2;
 
@@ -45,7 +57,7 @@ const KNOWN_ROWS_LOG2: f64 = 3.0;
 
 pub struct RowPanels;
 
-/// A kernel of panels, whose columns one group of threads walks, or several (`panel_ways`).
+/// A kernel of panels, whose columns each thread reads for itself, or groups of threads copy ahead (`panel_ways`).
 #[derive(Clone, Copy, Debug)]
 pub struct RowPanel {
     pub m1: u32,
@@ -53,13 +65,50 @@ pub struct RowPanel {
     pub vec: u32,
     pub unroll: u32,
     pub block: u32,
-    /// Groups of threads that share the columns of a panel.
-    pub ways: u32,
+    pub copies: Option<Copies>,
     pub order: RowOrder,
     /// The problem by rows.
     pub problem: Spmm,
     /// On column-major operands, what turns B into rows before the panels and C into columns after them.
     pub passes: Option<Walk>,
+}
+
+/// How panels' columns and values come to shared memory before a thread needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// Groups of threads that share the columns of a panel.
+    pub ways: u32,
+    /// Columns that a group copies at a time.
+    pub stage: u32,
+}
+
+impl Copies {
+    /// Those of a panel's kernel, with the longest stages for which its blocks leave most of L1 to B. `None` if a group is not a part of a
+    /// warp, or if a block's stages or sums take more than static shared memory would hold.
+    pub fn of(panel: &RowPanel, ways: u32) -> Option<Self> {
+        let threads = panel.threads();
+        let is_group = threads.is_power_of_two() && (2..=32).contains(&threads);
+        if !is_group || !panel.block.is_multiple_of(threads * ways) {
+            return None;
+        }
+        let fits = |most: u32, stage: u32| {
+            let copies = Self { ways, stage };
+            copies.bytes(panel) <= most && stage.is_multiple_of(panel.unroll)
+        };
+        let stage = [16, 8].into_iter().find(|stage| fits(MOST_STAGED, *stage));
+        let stage = stage.or_else(|| fits(STATIC_SHARED, 4).then_some(4))?;
+        Some(Self { ways, stage })
+    }
+
+    /// Bytes of shared memory of a block: its stages, and in their place what its groups leave for each other.
+    fn bytes(self, panel: &RowPanel) -> u32 {
+        let element = panel.problem.dtype.bytes() as u32;
+        let groups = panel.block / panel.threads();
+        let stages = groups * STAGES * self.stage * (4 + panel.m1 * element);
+        let sums =
+            if self.ways > 1 { panel.block * panel.m1 * panel.vec * element.max(4) } else { 0 };
+        stages.max(sums)
+    }
 }
 
 impl SpmmFamily for RowPanels {
@@ -148,7 +197,7 @@ impl Family for RowPanels {
 
 impl SpmmKernel for RowPanel {
     fn tile(&self) -> Tile {
-        let threads_per_tile = self.threads() * self.ways;
+        let threads_per_tile = self.threads() * self.ways();
         let words = self.problem.dtype.bytes().max(4) as u32 / 4;
         Tile {
             rows: self.m1,
@@ -160,10 +209,8 @@ impl SpmmKernel for RowPanel {
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.vec,
-            registers: (self.m1 * self.vec + self.unroll * (self.vec + self.m1)) * words
-                + self.unroll
-                + 28,
-            shared_bytes: self.shared_bytes(),
+            registers: self.registers(words),
+            shared_bytes: self.copies.map_or(0, |copies| copies.bytes(self)),
             vector: self.vec,
             balanced: false,
             grid_y: self.problem.n.div_ceil(self.n1),
@@ -178,7 +225,7 @@ impl SpmmKernel for RowPanel {
         let union = seen.nnz as f64 / reuse;
         let packed = f64::from(self.m1);
         let element = self.problem.dtype.bytes() as f64;
-        let ways = f64::from(self.ways);
+        let ways = f64::from(self.ways());
         let plain = Work::row_major(&self.tile(), seen, &self.problem);
         let turned =
             seen.cols as f64 * element + seen.rows as f64 * self.problem.result().bytes() as f64;
@@ -193,11 +240,13 @@ impl SpmmKernel for RowPanel {
             a_bytes: union * (4.0 + element * packed),
             // Of all groups' warps each executes its part.
             instructions: (4.0 + (packed / 4.0).ceil() + packed * f64::from(self.vec)) / ways,
-            mean_walk: union * packed / seen.rows.max(1) as f64 / ways,
+            // A step waits for a column and then for its row of B; where columns are there, for B alone.
+            mean_walk: union * packed / seen.rows.max(1) as f64 / ways
+                * if self.copies.is_some() { COPIED_WAIT } else { 1.0 },
             longest_walk: plain.longest_walk / ways,
             // Sums that go to shared memory and come back.
-            framed: if self.ways > 1 { packed * f64::from(self.vec) } else { 0.0 },
-            after_us: turning_us + if self.ways > 1 { MEETING_US } else { 0.0 },
+            framed: if self.ways() > 1 { packed * f64::from(self.vec) } else { 0.0 },
+            after_us: turning_us + if self.ways() > 1 { MEETING_US } else { 0.0 },
             reuse,
             ..plain
         }
@@ -219,8 +268,17 @@ impl SpmmKernel for RowPanel {
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
         // Rows of one length are by length as they are in natural order.
         let repeats = self.order == RowOrder::Length && seen.row_lengths.len() <= 1;
-        if repeats || (self.ways > 1 && !self.needs_ways(seen, device)) {
+        if repeats {
             return false;
+        }
+        let wide = self.columns(seen) >= LEAST_COPIED;
+        match self.copies {
+            Some(copies) => {
+                return wide && (copies.ways == 1 || self.needs_ways(copies.ways, seen, device));
+            }
+            // The same panels, copied ahead.
+            None if wide && self.may_copy() => return false,
+            None => {}
         }
         // Small blocks only serve to spread few panels over all multiprocessors.
         let large = if self.n1.is_multiple_of(3) { 192 } else { 256 };
@@ -249,7 +307,9 @@ impl SpmmKernel for RowPanel {
             Some(passes) => passes.stage((rows, b_rows), &shared.device)?,
             None => (Vec::new(), Vec::new()),
         };
-        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order)?;
+        // Copies are of 16 bytes, so of whole fours of columns.
+        let whole = if self.copies.is_some() { 4 } else { 1 };
+        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order, whole)?;
         steps.push(self.step(rows));
         steps.extend(self.passes.and_then(|passes| passes.unstage(rows)));
         let program = Program::Cuda(CudaProgram::of_steps(self.source(), steps));
@@ -267,10 +327,11 @@ impl RowPanel {
             ("kVec", self.vec.into()),
             ("kUnroll", self.unroll.into()),
         ];
-        let header = match self.ways {
-            1 => "spmm/row_panel.cuh",
-            ways => {
-                settings.extend([("kWays", ways.into()), ("kBlock", self.block.into())]);
+        let header = match self.copies {
+            None => "spmm/row_panel.cuh",
+            Some(Copies { ways, stage }) => {
+                let own = [("kWays", ways), ("kBlock", self.block), ("kStage", stage)];
+                settings.extend(own.map(|(name, value)| (name, value.into())));
                 "spmm/panel_ways.cuh"
             }
         };
@@ -297,9 +358,9 @@ impl RowPanel {
             number("n", n),
             scale(&self.problem),
         ];
-        match self.ways {
-            1 => text::kernel("row_panel", "RowPanelConfig", operands),
-            _ => text::kernel("panel_ways", "PanelWaysConfig", operands),
+        match self.copies {
+            None => text::kernel("row_panel", "RowPanelConfig", operands),
+            Some(_) => text::kernel("panel_ways", "PanelWaysConfig", operands),
         }
     }
 
@@ -308,12 +369,13 @@ impl RowPanel {
         let blocks = rows.div_ceil(self.m1).div_ceil(self.tile().tiles_per_block);
         Step {
             grid: [blocks, self.problem.n.div_ceil(self.n1), 1],
+            shared_bytes: self.tile().shared_bytes,
             ..self.kernel(rows).step(1, self.block)
         }
     }
 
-    /// The parsed parameters, with one group of threads a panel where the candidate has no number of them; `None` if one is missing, or
-    /// has a value that is not in its family's domain, or if the layout has no panels.
+    /// The parsed parameters, with copies where the candidate has a number of groups; `None` if one is missing, or has a value that is not
+    /// in its family's domain, if the layout has no panels, or if a block has no room for the copies.
     pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
         if candidate.family != FAMILY || effective_layout(problem) != Layout::Row {
             return None;
@@ -322,17 +384,21 @@ impl RowPanel {
             return None;
         }
         let int = |name| count(candidate, name);
-        Some(Self {
+        let panel = Self {
             m1: int("m1")?,
             n1: int("n1")?,
             vec: int("vec")?,
             unroll: int("unroll")?,
             block: int("block")?,
-            ways: if candidate.params.contains_key(WAYS) { int(WAYS)? } else { 1 },
+            copies: None,
             order: order(candidate)?,
             problem: *problem,
             passes: None,
-        })
+        };
+        if !candidate.params.contains_key(WAYS) {
+            return Some(panel);
+        }
+        Some(Self { copies: Some(Copies::of(&panel, int(WAYS)?)?), ..panel })
     }
 
     /// Threads along the columns of a tile.
@@ -340,21 +406,41 @@ impl RowPanel {
         (self.n1 / self.vec).max(1)
     }
 
-    /// Bytes of the sums that groups of threads leave for each other.
-    pub fn shared_bytes(&self) -> u32 {
-        let sum = self.problem.dtype.bytes().max(4) as u32;
-        if self.ways > 1 { self.block * self.m1 * self.vec * sum } else { 0 }
+    /// Groups of threads that share the columns of a panel.
+    fn ways(&self) -> u32 {
+        self.copies.map_or(1, |copies| copies.ways)
     }
 
-    /// Whether half as many groups a panel would fill the device twice at most, and each group has a whole step.
-    fn needs_ways(&self, seen: &Inspection, device: &Device) -> bool {
+    /// Whether a form of these panels whose columns are copied ahead is among the candidates.
+    fn may_copy(&self) -> bool {
+        let panel = Self { block: COPYING_BLOCK, ..*self };
+        COPIED_HEIGHTS.contains(&self.m1) && Copies::of(&panel, 1).is_some()
+    }
+
+    /// Registers a thread, by its sums and what it has in flight (`words` of four bytes an element).
+    fn registers(&self, words: u32) -> u32 {
+        let sums = self.m1 * self.vec;
+        match self.copies {
+            // Values are in shared memory until they are used.
+            Some(_) => (sums + self.unroll * self.vec + self.m1) * words + 24,
+            None => (sums + self.unroll * (self.vec + self.m1)) * words + self.unroll + 28,
+        }
+    }
+
+    /// Columns of a panel, in the mean.
+    fn columns(&self, seen: &Inspection) -> f64 {
+        let panels = seen.rows.div_ceil(u64::from(self.m1));
+        seen.nnz as f64 / self.reuse(seen) / panels.max(1) as f64
+    }
+
+    /// Whether half as many groups a panel would fill the device twice at most, and each group has four columns, which are the least part.
+    fn needs_ways(&self, ways: u32, seen: &Inspection, device: &Device) -> bool {
         let panels = seen.rows.div_ceil(u64::from(self.m1));
         let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
-        let half = panels * column_tiles * u64::from(self.threads() * self.ways / 2);
+        let half = panels * column_tiles * u64::from(self.threads() * ways / 2);
         let resident =
             u64::from(device.multiprocessors) * u64::from(device.max_threads_per_multiprocessor);
-        let columns = seen.nnz as f64 / self.reuse(seen) / panels.max(1) as f64;
-        half <= MOST_WAVES * resident && columns >= f64::from(self.ways * self.unroll)
+        half <= MOST_WAVES * resident && self.columns(seen) >= f64::from(4 * ways)
     }
 
     /// Ratio of entries to distinct columns of a panel. In other orders than by length it is known for panels of 8 rows, how much more
