@@ -15,7 +15,7 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, u32 count
     }
 }
 
-// Ends a lot: what this thread has begun to copy since the lot before.
+// Ends a lot (a commit group of PTX): what this thread has begun to copy since the lot before.
 __device__ __forceinline__ void end_of_lot() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // All lots of this thread have arrived but the latest. Threads that read what others have copied must meet after it.

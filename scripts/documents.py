@@ -288,7 +288,7 @@ def products_of(*recordings):
 
 
 def row_major():
-    """What was measured last of each problem: a later build has f32 alone, and some matrices more; later ones N = 1 and 8, and 32 and 128."""
+    """What was measured last of each problem: a later build has f32 alone, and some matrices more; later ones N = 1 and 8, and 32, 128 and 256."""
     before, later, narrow, wide = (recorded(f"h100-cusparse-12.9.4-{name}.csv") for name in ("turned", "expanded", "near", "wide"))
     pair = lambda row: (row["problem"], row["matrix"])
     newer = {pair(row): row for row in [*later, *narrow, *wide] if row["problem"].startswith("f32")}

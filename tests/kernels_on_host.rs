@@ -255,13 +255,16 @@ fn products() -> Vec<Case> {
             })
         };
         all.retain(legal);
-        // Panels whose groups are more than their rows, and fewer, and of one group on column-major operands.
-        let panels = [(8, 2), (2, 8), (1, 4)].map(|(ways, m1)| {
+        // Panels whose groups are more than their rows, and fewer, and of one group; with steps of two columns, of four, and in turns.
+        let panels = [(8, 2, 8), (2, 8, 4), (1, 4, 8), (4, 4, 2)].map(|(ways, m1, unroll)| {
             all.iter().find(|it| {
-                let shared = (it.int("ways"), it.int("m1")) == (Some(ways), Some(m1));
-                shared && it.family == "row_panel" && it.text("order") == Some("natural")
+                let values = [("ways", ways), ("m1", m1), ("unroll", unroll)];
+                let has = values.iter().all(|(name, value)| it.int(name) == Some(*value));
+                has && it.family == "row_panel" && it.text("order") == Some("natural")
             })
         });
+        let has_panels = n >= 16 && !(layout == Layout::Col && (accumulate || n == 33));
+        assert_eq!(panels.iter().flatten().count() > 1, has_panels, "{spmm:?}");
         let panels: Vec<Recipe> =
             panels.into_iter().flatten().map(|it| lowerer.lower(it).unwrap()).collect();
         for recipe in panels.into_iter().chain(chosen(&problem, all, most, &mut lowerer)) {

@@ -85,56 +85,37 @@ struct Vector {
         word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
     }
 
-    __device__ __forceinline__ void load_shared(const T* from) {
+    // In as few pieces as its bytes allow, each by `read`.
+    template <typename Read>
+    __device__ __forceinline__ void load_by(const T* from, Read read) {
         if constexpr (kBytes == 2) {
-            word[0] = *reinterpret_cast<const u16*>(from);
+            word[0] = read(reinterpret_cast<const u16*>(from));
         } else if constexpr (kBytes == 4) {
-            word[0] = *reinterpret_cast<const u32*>(from);
+            word[0] = read(reinterpret_cast<const u32*>(from));
         } else if constexpr (kBytes == 8) {
-            const uint2 two = *reinterpret_cast<const uint2*>(from);
+            const uint2 two = read(reinterpret_cast<const uint2*>(from));
             word[0] = two.x, word[1] = two.y;
         } else {
 #pragma unroll
             for (int i = 0; i < kBytes / 16; ++i) {
-                const uint4 four = reinterpret_cast<const uint4*>(from)[i];
+                const uint4 four = read(reinterpret_cast<const uint4*>(from) + i);
                 word[4 * i] = four.x, word[4 * i + 1] = four.y, word[4 * i + 2] = four.z, word[4 * i + 3] = four.w;
             }
         }
+    }
+
+    // Read-only: may stay in L1.
+    __device__ __forceinline__ void load(const T* __restrict__ from) {
+        load_by(from, [](auto* at) { return __ldg(at); });
     }
 
     // For what the same kernel writes: the read-only path must not be used.
     __device__ __forceinline__ void load_written(const T* from) {
-        if constexpr (kBytes == 2) {
-            word[0] = __ldcg(reinterpret_cast<const u16*>(from));
-        } else if constexpr (kBytes == 4) {
-            word[0] = __ldcg(reinterpret_cast<const u32*>(from));
-        } else if constexpr (kBytes == 8) {
-            const uint2 two = __ldcg(reinterpret_cast<const uint2*>(from));
-            word[0] = two.x, word[1] = two.y;
-        } else {
-#pragma unroll
-            for (int i = 0; i < kBytes / 16; ++i) {
-                const uint4 four = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-                word[4 * i] = four.x, word[4 * i + 1] = four.y, word[4 * i + 2] = four.z, word[4 * i + 3] = four.w;
-            }
-        }
+        load_by(from, [](auto* at) { return __ldcg(at); });
     }
 
-    __device__ __forceinline__ void load(const T* __restrict__ from) {
-        if constexpr (kBytes == 2) {
-            word[0] = __ldg(reinterpret_cast<const u16*>(from));
-        } else if constexpr (kBytes == 4) {
-            word[0] = __ldg(reinterpret_cast<const u32*>(from));
-        } else if constexpr (kBytes == 8) {
-            const uint2 two = __ldg(reinterpret_cast<const uint2*>(from));
-            word[0] = two.x, word[1] = two.y;
-        } else {
-#pragma unroll
-            for (int i = 0; i < kBytes / 16; ++i) {
-                const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
-                word[4 * i] = four.x, word[4 * i + 1] = four.y, word[4 * i + 2] = four.z, word[4 * i + 3] = four.w;
-            }
-        }
+    __device__ __forceinline__ void load_shared(const T* from) {
+        load_by(from, [](auto* at) { return *at; });
     }
 
     __device__ __forceinline__ Sum<T> operator[](int i) const {

@@ -3,7 +3,8 @@
 // maps:    ways x n1 / vec threads -> a panel's tile; group -> one part of its columns, then every ways-th of its rows; else as row_panel
 // tune:    ways 1 2 4 8 | m1 2 4 8 | n1 16 32 64 128 256 | vec 1 2 4 8 | unroll 2 4 8 | block 256 | order natural length similarity locality
 // needs:   as row_panel; panels of whole fours of columns (the last one again, with zeros), so that copies are aligned
-// refuses: as row_panel; groups of more than a warp; stages or sums of a block that take more than 48 KiB
+// refuses: as row_panel; groups that are not several threads of one warp; stages or sums of a block that take more than 48 KiB, and
+//          stages that are no whole steps
 #pragma once
 #include "copies.cuh"
 #include "spmm/row_panel.cuh"
@@ -27,7 +28,10 @@ struct PanelWaysConfig : RowPanelConfig<Settings> {
     static constexpr u32 kStageBytes = kStage * (4 + kValueBytes);
     static_assert(kBlock % kGroup == 0, "a block must hold whole tiles");
     static_assert(32 % kThreads == 0, "a warp must hold whole groups");
-    static_assert(kStage % Settings::kUnroll == 0 && kStage * kValueBytes % 16 == 0, "a stage is whole steps and pieces");
+    static_assert(Settings::kUnroll == 2 || Settings::kUnroll == 4 || Settings::kUnroll == 8,
+                  "steps are of two or four columns");
+    static_assert(kStage % Settings::kUnroll == 0 && kStage % 4 == 0, "a stage must be whole steps and whole fours");
+    static_assert(4 * kValueBytes % 16 == 0, "values of four columns must be whole pieces of 16 bytes");
 };
 
 // A group's part of a panel: `count` columns, whole fours, and their values, of which three stages are in shared memory.

@@ -57,7 +57,7 @@ __device__ __forceinline__ void resident(const u32* __restrict__ group_ptr, cons
     for (int a = 0; a < Config::kAhead; ++a) {
         if (group + a < end) ahead[a].load(cols, vals, group + a);
     }
-    stationed_by_me();
+    copied();
     __syncthreads();
     if (idle) return;
 

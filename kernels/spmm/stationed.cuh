@@ -5,6 +5,7 @@
 // contiguous bytes of one row with each load, a quarter lies in one row and touches every bank once. Narrower rows put
 // several rows into a quarter, and these meet in the same banks as chance has it.
 #pragma once
+#include "copies.cuh"
 #include "spmm/element.cuh"
 
 namespace sparsetune {
@@ -67,9 +68,6 @@ __device__ __forceinline__ void station(uint4* to, const T* __restrict__ b, u32 
         *to = piece.vector;
     }
 }
-
-// This thread's copies have arrived; a barrier must follow before others read them.
-__device__ __forceinline__ void stationed_by_me() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The sums of one row of C that a lane keeps: kPieces vectors of 16 bytes of B's type T, kLanes vectors apart.
 template <typename T, int kLanes, int kPieces>

@@ -4,6 +4,7 @@
 // needs:   CSR columns and values, f16 or bf16, row-major B and C, a table of warps that gives every row all its columns once; sm_80
 // refuses: 128 columns where n is no multiple of 16; feed shared with other than 8 warps and 64 columns
 #pragma once
+#include "copies.cuh"
 #include "spmm/diagonal.cuh"
 
 namespace sparsetune {
@@ -157,7 +158,7 @@ struct SharedWalk {
 
     // What was gathered is there for the whole group, and what was multiplied may be written over.
     __device__ __forceinline__ void meet() const {
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        copied();
         if constexpr (kEights == 1) {
             __syncwarp();
         } else {

@@ -89,7 +89,7 @@ struct TiledRow {
         Entries<T> now = group(places, vals, at, end);
         // Shuffles need the whole warp, whose rows are of about one length.
         int most = __reduce_max_sync(kAllLanes, left);
-        stationed_by_me();
+        copied();
         __syncthreads();
         for (; most > 0; most -= kLanes, left -= kLanes) {
 #pragma unroll 4

@@ -2,7 +2,7 @@
 //
 // Entries of a slice are side by side: see `slices.cuh`, whose settings `Config` has.
 #pragma once
-#include "device.cuh"
+#include "copies.cuh"
 
 namespace sparsetune {
 
@@ -82,7 +82,7 @@ struct Ahead {
     }
 
     // The copies are there.
-    __device__ __forceinline__ void arrive() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
+    __device__ __forceinline__ void arrive() const { copied(); }
 
     __device__ __forceinline__ void read(const SliceLane<Config>& lane, Terms<Config, Config::kKnown>& known,
                                          Terms<Config>& unknown) const {

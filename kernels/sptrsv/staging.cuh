@@ -1,4 +1,4 @@
-// What kernels whose warps work on data in shared memory have in common.
+// What kernels whose warps copy their tasks to shared memory have in common: the copies, and the row that is none.
 #pragma once
 #include "copies.cuh"
 

@@ -2,7 +2,7 @@
 //! columns after them. Where panels share much of B they save more than both passes take.
 
 use super::family::{RowOrder, SpmmFamily, SpmmKernel, effective_layout, gpu_family};
-use super::panel_ways::{self, fits};
+use super::panel_ways::{self, GROUPS, fits};
 use super::row_panel::{MEANINGS, RowPanel, WAYS};
 use super::walk::{Dense, Fetch, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
@@ -79,7 +79,7 @@ impl Family for PanelColumns {
         const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Has("b"))];
         const OWN: &[(&str, &str)] = &[
             ("b", "that B is turned into rows, and C computed by rows and turned into columns"),
-            (WAYS, "groups of threads that share a panel's columns and add their sums"),
+            (WAYS, GROUPS),
         ];
         FamilyDescriptor {
             title: "LO-SpMM's tiles on column-major operands",
@@ -158,6 +158,8 @@ mod tests {
             let entries: Vec<&str> = program.steps.iter().map(|step| &*step.entry).collect();
             assert_eq!(entries, ["stage", "spmm", "unstage"]);
             assert!(program.source.contains("panel_ways<PanelWays"), "{}", program.source);
+            let tile = PanelColumns.kernel(candidate, &problem).unwrap().tile();
+            assert_eq!(program.steps[1].shared_bytes, tile.shared_bytes, "the stages' room");
             let places: Vec<Arg> = program.steps[1].args.iter().copied().filter(is_place).collect();
             assert_eq!(places, [Arg::Scratch(0), Arg::Scratch(1)]);
             let bytes: Vec<u64> = recipe.scratch.iter().map(|scratch| scratch.bytes).collect();

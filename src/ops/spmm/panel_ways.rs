@@ -18,6 +18,9 @@ const MOST_THREADS: u32 = 32;
 
 pub struct PanelWays;
 
+/// What their number means.
+pub const GROUPS: &str = "groups of threads that share a panel, whose columns and values they copy to shared memory ahead; where there are several, they add their sums";
+
 /// The domains of panels whose columns are copied ahead.
 pub fn domains() -> Vec<Domain> {
     vec![
@@ -77,8 +80,7 @@ impl Family for PanelWays {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] =
             &[StoredForm::first(FAMILY, Distinction::HasWithout(WAYS, "b"))];
-        const OWN: &[(&str, &str)] =
-            &[(WAYS, "groups of threads that share a panel's columns and add their sums")];
+        const OWN: &[(&str, &str)] = &[(WAYS, GROUPS)];
         FamilyDescriptor {
             title: "LO-SpMM's tiles, copied ahead",
             summary: "As row_panel, with a panel's columns and values copied to shared memory ahead, and several groups of threads a panel \
@@ -156,6 +158,12 @@ mod tests {
                     assert!((1..=STATIC_SHARED).contains(&tile.shared_bytes), "{candidate}");
                     assert!(tile.columns / tile.vector <= MOST_THREADS, "{candidate}");
                     assert!(n.is_multiple_of(tile.vector), "{candidate}");
+                    let panel = RowPanel::of(&candidate, &problem, PanelWays.domains()).unwrap();
+                    let stage = panel.copies.unwrap().stage;
+                    assert!(stage.is_multiple_of(panel.unroll), "{candidate}: {stage}");
+                    // Copies begin at every fourth column.
+                    let values = panel.m1 * dtype.bytes() as u32;
+                    assert!((4 * values).is_multiple_of(16) && stage >= 4, "{candidate}: {stage}");
                 }
             }
         }
@@ -203,6 +211,8 @@ mod tests {
         let of = |spec| [&copied, &plain].map(|candidate| applies(spec, candidate));
         assert_eq!(of("elasticity:nx=9,ny=9,nz=9"), [true, false]);
         assert_eq!(of("poisson2d:nx=40,ny=40"), [false, true]);
+        // Some 16 columns: which is better depends.
+        assert_eq!(of("banded:n=3000,half=7"), [true, true]);
         // Heights that are never copied.
         assert!(applies("elasticity:nx=9,ny=9,nz=9", &plain.with("m1", 16)));
     }

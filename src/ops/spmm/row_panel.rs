@@ -39,7 +39,8 @@ pub const MEANINGS: [Meaning; 6] = [
     phrases::ORDER,
 ];
 
-/// The part of a step's time that is left where columns and values have been copied ahead.
+/// The part of a panel's waiting that is left where its columns and values have been copied ahead: a step waited for both them and B.
+/// A guess between the half that this says and what was measured: 0.72 on elasticity 36^3, 0.86 to 0.94 on bands (H100, N = 128).
 const COPIED_WAIT: f64 = 0.6;
 /// Microseconds from a group's last column to the sum of all groups: a barrier, and two passes over shared memory.
 const MEETING_US: f64 = 0.15;
@@ -47,8 +48,10 @@ const MEETING_US: f64 = 0.15;
 const STAGES: u32 = 3;
 /// Bytes of a block's stages beyond which shorter ones are better: the rest of L1 is B's.
 const MOST_STAGED: u32 = 32 << 10;
-/// Columns of a panel for which copies pay: on a grid (8 columns) they take 46.2 us for 44.4, on a band (20) 55.4 for 63.1 (H100, N = 32).
+/// Columns of a panel between which both forms are tried: with fewer, copies do not pay (46.2 us for 44.4 on a grid, 8 columns; H100,
+/// N = 32), and with more they do (55.3 for 63.1 on a band, 20 columns).
 const LEAST_COPIED: f64 = 12.0;
+const MOST_PLAIN: f64 = 20.0;
 /// How often the threads of a launch may fill the device before more groups a panel are of no use.
 const MOST_WAVES: u64 = 2;
 
@@ -83,8 +86,9 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Those of a panel's kernel, with the longest stages for which its blocks leave most of L1 to B. `None` if a group is not a part of a
-    /// warp, or if a block's stages or sums take more than static shared memory would hold.
+    /// Those of a panel's kernel, with the longest stages for which its blocks leave most of L1 to B. `None` if a group is not several
+    /// threads of one warp, if a block would not hold whole tiles, if its stages or sums take more than static shared memory would hold, or
+    /// if stages that do not are no whole steps.
     pub fn of(panel: &RowPanel, ways: u32) -> Option<Self> {
         let threads = panel.threads();
         let is_group = threads.is_power_of_two() && (2..=32).contains(&threads);
@@ -156,7 +160,7 @@ impl SpmmFamily for RowPanels {
 }
 
 /// Whether a candidate's tile, block and vectors serve a problem, and its order does.
-pub fn fits(candidate: &Candidate, problem: &Spmm) -> bool {
+fn fits(candidate: &Candidate, problem: &Spmm) -> bool {
     let number = |name| count(candidate, name).unwrap_or(0);
     let n1 = number("n1");
     // A narrower tile reads A once more; a wider one wastes lanes.
@@ -271,14 +275,13 @@ impl SpmmKernel for RowPanel {
         if repeats {
             return false;
         }
-        let wide = self.columns(seen) >= LEAST_COPIED;
-        match self.copies {
-            Some(copies) => {
-                return wide && (copies.ways == 1 || self.needs_ways(copies.ways, seen, device));
-            }
-            // The same panels, copied ahead.
-            None if wide && self.may_copy() => return false,
-            None => {}
+        let columns = self.columns(seen);
+        if let Some(Copies { ways, .. }) = self.copies {
+            return columns >= LEAST_COPIED && (ways == 1 || self.needs_ways(ways, seen, device));
+        }
+        // The same panels are better copied ahead.
+        if columns >= MOST_PLAIN && self.may_copy() {
+            return false;
         }
         // Small blocks only serve to spread few panels over all multiprocessors.
         let large = if self.n1.is_multiple_of(3) { 192 } else { 256 };
