@@ -2,8 +2,8 @@
 //! columns after them. Where panels share much of B they save more than both passes take.
 
 use super::family::{RowOrder, SpmmFamily, SpmmKernel, effective_layout, gpu_family};
-use super::panel_ways::{self, GROUPS, fits};
-use super::row_panel::{MEANINGS, RowPanel, WAYS};
+use super::panel_ways::{self, GROUPS, WAYS, fits};
+use super::row_panel::{MEANINGS, RowPanel};
 use super::walk::{Dense, Fetch, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Layout, Spmm};

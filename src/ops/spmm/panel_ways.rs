@@ -3,8 +3,8 @@
 //! rows: several share a panel there.
 
 use super::family::{SpmmFamily, SpmmKernel, count, effective_layout, gpu_family, order_serves};
-use super::row_panel::{COPIED_HEIGHTS, COPYING_BLOCK, MEANINGS, RowPanel, WAYS};
-use super::walk::widest_vector;
+use super::row_panel::{MEANINGS, RowPanel};
+use super::walk::{STATIC_SHARED, widest_vector};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::family::{Family, Keys, parameters};
@@ -13,13 +13,64 @@ use std::sync::LazyLock;
 
 const FAMILY: &str = "row_panel";
 
+/// The parameter that tells candidates whose panels groups of threads copy ahead: how many share a panel.
+pub const WAYS: &str = "ways";
+
+/// Threads of a block, and rows of a panel, where its columns are copied ahead.
+pub const COPYING_BLOCK: u32 = 256;
+pub const COPIED_HEIGHTS: [u32; 3] = [2, 4, 8];
+
+/// Stages of a group: one that is read, and two that are copied (`kernels/spmm/panel_ways.cuh`).
+const STAGES: u32 = 3;
+/// Bytes of a block's stages beyond which shorter ones are better: the rest of L1 is B's.
+const MOST_STAGED: u32 = 32 << 10;
 /// Threads of a group at most: those of a warp, which can wait for each other at no cost.
 const MOST_THREADS: u32 = 32;
 
 pub struct PanelWays;
 
-/// What their number means.
-pub const GROUPS: &str = "groups of threads that share a panel, whose columns and values they copy to shared memory ahead; where there are several, they add their sums";
+/// How panels' columns and values come to shared memory before a thread needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// Groups of threads that share the columns of a panel.
+    pub ways: u32,
+    /// Columns that a group copies at a time.
+    pub stage: u32,
+}
+
+impl Copies {
+    /// Those of a panel's kernel, with the longest stages for which its blocks leave most of L1 to B. `None` if a group is not several
+    /// threads of one warp, if a block would not hold whole tiles, if its stages or sums take more than static shared memory would hold, or
+    /// if stages that do not are no whole steps.
+    pub fn of(panel: &RowPanel, ways: u32) -> Option<Self> {
+        let threads = panel.threads();
+        let is_group = threads.is_power_of_two() && (2..=MOST_THREADS).contains(&threads);
+        if !is_group || !panel.block.is_multiple_of(threads * ways) {
+            return None;
+        }
+        let fits = |most: u32, stage: u32| {
+            let copies = Self { ways, stage };
+            copies.bytes(panel) <= most && stage.is_multiple_of(panel.unroll)
+        };
+        let stage = [16, 8].into_iter().find(|stage| fits(MOST_STAGED, *stage));
+        let stage = stage.or_else(|| fits(STATIC_SHARED, 4).then_some(4))?;
+        Some(Self { ways, stage })
+    }
+
+    /// Bytes of shared memory of a block: its stages, and in their place what its groups leave for each other.
+    pub fn bytes(self, panel: &RowPanel) -> u32 {
+        let element = panel.problem.dtype.bytes() as u32;
+        let groups = panel.block / panel.threads();
+        let stages = groups * STAGES * self.stage * (4 + panel.m1 * element);
+        let sums =
+            if self.ways > 1 { panel.block * panel.m1 * panel.vec * element.max(4) } else { 0 };
+        stages.max(sums)
+    }
+}
+
+/// What the parameter means.
+pub const GROUPS: &str = "groups of threads that share a panel, whose columns and values they copy to shared memory ahead; where there \
+                          are several, they add their sums";
 
 /// The domains of panels whose columns are copied ahead.
 pub fn domains() -> Vec<Domain> {
@@ -115,8 +166,7 @@ mod tests {
     use crate::ops::spmm::family::RowOrder;
     use crate::ops::spmm::inspect::Inspection;
     use crate::ops::spmm::panels::{Shape, pack};
-    use crate::ops::spmm::row_panel::{Copies, RowPanels};
-    use crate::ops::spmm::walk::STATIC_SHARED;
+    use crate::ops::spmm::row_panel::RowPanels;
     use crate::sparse::Csr;
     use crate::sparse::generate::Spec;
 

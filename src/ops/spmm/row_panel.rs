@@ -6,11 +6,12 @@ use super::family::{
 };
 use super::inspect::Inspection;
 use super::model::{STAGE_US, Work};
+use super::panel_ways::{COPIED_HEIGHTS, COPYING_BLOCK, Copies, WAYS};
 use super::panels::panel_arrays;
 use super::phrases;
 use super::shared::{Lowered, Shared};
 use super::text::{self, element, elements, scale};
-use super::walk::{STATIC_SHARED, Walk, widest_vector};
+use super::walk::{Walk, widest_vector};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
@@ -21,13 +22,6 @@ use crate::search::domain::{Domain, chosen};
 use std::sync::LazyLock;
 
 const FAMILY: &str = "row_panel";
-
-/// The parameter that tells candidates whose panels groups of threads copy ahead: how many share a panel.
-pub const WAYS: &str = "ways";
-
-/// Threads of a block, and rows of a panel, where its columns are copied ahead.
-pub const COPYING_BLOCK: u32 = 256;
-pub const COPIED_HEIGHTS: [u32; 3] = [2, 4, 8];
 
 /// What the parameters of panels mean.
 pub const MEANINGS: [Meaning; 6] = [
@@ -44,10 +38,6 @@ pub const MEANINGS: [Meaning; 6] = [
 const COPIED_WAIT: f64 = 0.6;
 /// Microseconds from a group's last column to the sum of all groups: a barrier, and two passes over shared memory.
 const MEETING_US: f64 = 0.15;
-/// Stages of a group: one that is read, and two that are copied (`kernels/spmm/panel_ways.cuh`).
-const STAGES: u32 = 3;
-/// Bytes of a block's stages beyond which shorter ones are better: the rest of L1 is B's.
-const MOST_STAGED: u32 = 32 << 10;
 /// Columns of a panel between which both forms are tried: with fewer, copies do not pay (46.2 us for 44.4 on a grid, 8 columns; H100,
 /// N = 32), and with more they do (55.3 for 63.1 on a band, 20 columns).
 const LEAST_COPIED: f64 = 12.0;
@@ -74,45 +64,6 @@ pub struct RowPanel {
     pub problem: Spmm,
     /// On column-major operands, what turns B into rows before the panels and C into columns after them.
     pub passes: Option<Walk>,
-}
-
-/// How panels' columns and values come to shared memory before a thread needs them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copies {
-    /// Groups of threads that share the columns of a panel.
-    pub ways: u32,
-    /// Columns that a group copies at a time.
-    pub stage: u32,
-}
-
-impl Copies {
-    /// Those of a panel's kernel, with the longest stages for which its blocks leave most of L1 to B. `None` if a group is not several
-    /// threads of one warp, if a block would not hold whole tiles, if its stages or sums take more than static shared memory would hold, or
-    /// if stages that do not are no whole steps.
-    pub fn of(panel: &RowPanel, ways: u32) -> Option<Self> {
-        let threads = panel.threads();
-        let is_group = threads.is_power_of_two() && (2..=32).contains(&threads);
-        if !is_group || !panel.block.is_multiple_of(threads * ways) {
-            return None;
-        }
-        let fits = |most: u32, stage: u32| {
-            let copies = Self { ways, stage };
-            copies.bytes(panel) <= most && stage.is_multiple_of(panel.unroll)
-        };
-        let stage = [16, 8].into_iter().find(|stage| fits(MOST_STAGED, *stage));
-        let stage = stage.or_else(|| fits(STATIC_SHARED, 4).then_some(4))?;
-        Some(Self { ways, stage })
-    }
-
-    /// Bytes of shared memory of a block: its stages, and in their place what its groups leave for each other.
-    fn bytes(self, panel: &RowPanel) -> u32 {
-        let element = panel.problem.dtype.bytes() as u32;
-        let groups = panel.block / panel.threads();
-        let stages = groups * STAGES * self.stage * (4 + panel.m1 * element);
-        let sums =
-            if self.ways > 1 { panel.block * panel.m1 * panel.vec * element.max(4) } else { 0 };
-        stages.max(sums)
-    }
 }
 
 impl SpmmFamily for RowPanels {
@@ -405,7 +356,7 @@ impl RowPanel {
     }
 
     /// Threads along the columns of a tile.
-    fn threads(&self) -> u32 {
+    pub fn threads(&self) -> u32 {
         (self.n1 / self.vec).max(1)
     }
 
