@@ -328,8 +328,8 @@ impl RowPanel {
         }
     }
 
-    /// The parsed parameters, with copies where the candidate has a number of groups; `None` if one is missing, or has a value that is not
-    /// in its family's domain, if the layout has no panels, or if a block has no room for the copies.
+    /// The parsed parameters, with copies where the family's domains have a number of groups; `None` if one is missing, or has a value that
+    /// is not in its domain, if the layout has no panels, or if a block has no room for the copies.
     pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
         if candidate.family != FAMILY || effective_layout(problem) != Layout::Row {
             return None;
@@ -349,7 +349,7 @@ impl RowPanel {
             problem: *problem,
             passes: None,
         };
-        if !candidate.params.contains_key(WAYS) {
+        if !domains.iter().any(|domain| domain.name == WAYS) {
             return Some(panel);
         }
         Some(Self { copies: Some(Copies::of(&panel, int(WAYS)?)?), ..panel })
