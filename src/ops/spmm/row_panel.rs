@@ -33,8 +33,8 @@ pub const MEANINGS: [Meaning; 6] = [
     phrases::ORDER,
 ];
 
-/// The part of a panel's waiting that is left where its columns and values have been copied ahead: a step waited for both them and B.
-/// A guess between the half that this says and what was measured: 0.72 on elasticity 36^3, 0.86 to 0.94 on bands (H100, N = 128).
+/// The part of a panel's waiting that is left where its columns and values have been copied ahead. A guess: half would be left if a step
+/// waited for them as long as for B; of whole products 0.72 was measured on elasticity 36^3 and 0.94 on a band (H100, N = 128).
 const COPIED_WAIT: f64 = 0.6;
 /// Microseconds from a group's last column to the sum of all groups: a barrier, and two passes over shared memory.
 const MEETING_US: f64 = 0.15;
