@@ -19,6 +19,7 @@ use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::{Check, Engine};
 use sparsetune::ops::sptrsv::slices::rewrite::Rewrite;
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Take};
+use sparsetune::ops::sptrsv::streamed;
 use sparsetune::ops::{self, Lowerer, TunableProblem};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
@@ -160,6 +161,14 @@ fn every_scheme_solves_and_repeats_itself() {
             let is_wanted = |(_, candidate): &(usize, &Candidate)| wanted(candidate);
             for (_, candidate) in candidates.iter().enumerate().filter(chosen).filter(is_wanted) {
                 tried.one(&mut engine, lowerer.as_mut(), (label, &problem), candidate);
+            }
+            // Runs of rows are listed for wider levels than any of these.
+            let streamed =
+                streamed::scheme::Scheme::every().into_iter().skip(offset % 3).step_by(3);
+            let streamed = streamed.map(|scheme| scheme.candidate());
+            let runs = matrix.rows() > 0 && problem.rhs == 1;
+            for candidate in streamed.filter(|candidate| runs && wanted(candidate)) {
+                tried.one(&mut engine, lowerer.as_mut(), (label, &problem), &candidate);
             }
             // Copying ahead changes no bit. Systems that amplify are not rewritten without refinement.
             let windows = if label == "amplifying" { 0 } else { 1000 };

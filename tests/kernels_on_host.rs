@@ -20,7 +20,7 @@ use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::walk::{is_near, with_equal, with_near};
 use sparsetune::ops::spmm::{SpmmLowerer, family, space};
 use sparsetune::ops::sptrsv::chains::scheme::{Scheme, Shape};
-use sparsetune::ops::sptrsv::{SptrsvLowerer, System};
+use sparsetune::ops::sptrsv::{SptrsvLowerer, System, streamed};
 use sparsetune::ops::{Kernels, Lowerer, Narrowing, of};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, operand, oracle};
@@ -313,7 +313,13 @@ fn solves() -> Vec<Case> {
             let shape = Shape { rows, terms, substitute: true, staged: true };
             lowerer.lower(&Scheme { shape, unroll: 2, warps: 4 }.candidate()).unwrap()
         });
-        for recipe in staged.into_iter().chain(chosen(&problem, all, 4, &mut lowerer)) {
+        // For levels far wider than these; a row of the dense triangle is longer than a run.
+        let streams = [(4, 32), (6, 24), (8, 8)].map(|(entries, warps)| {
+            let scheme = streamed::scheme::Scheme { entries, warps };
+            lowerer.lower(&scheme.candidate()).unwrap()
+        });
+        let others = chosen(&problem, all, 4, &mut lowerer);
+        for recipe in staged.into_iter().chain(streams).chain(others) {
             cases.push(Case {
                 label: format!("{} {problem}", recipe.candidate),
                 recipe,
@@ -347,8 +353,16 @@ fn kernels_compute_what_the_oracle_does() {
     let families: BTreeSet<String> =
         cases.iter().map(|case| case.recipe.candidate.family.clone()).collect();
     println!("{} cases of {families:?}, made in {made:?}", cases.len());
-    let expected =
-        ["chains", "nnz_split", "overlapped", "resident", "row_panel", "row_split", "tiled"];
+    let expected = [
+        "chains",
+        "nnz_split",
+        "overlapped",
+        "resident",
+        "row_panel",
+        "row_split",
+        "streamed",
+        "tiled",
+    ];
     assert!(families.iter().eq(expected.iter()), "{families:?}");
     for with in
         ["substitute=1", "staged=1", "near=1", "equal=1", "turns=", "team=", "n1=", "split="]

@@ -1,4 +1,4 @@
-//! Compiles the kernel texts of a sample of the family `ag`, and those of `sweeps`, for sm_80 and sm_90 with NVRTC, which needs no GPU.
+//! Compiles the kernel texts of a sample of the family `ag`, and those of `streamed` and `sweeps`, for sm_80 and sm_90 with NVRTC, which needs no GPU.
 //!
 //! As in `nvrtc.rs`: `SPARSETUNE_NVRTC` names the library; without it the test reports that it was skipped, or fails if `CI`
 //! or `SPARSETUNE_REQUIRE_NVRTC` is set.
@@ -12,6 +12,7 @@ use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::engine::cuda::source;
 use sparsetune::ops::sptrsv::ag::prepare::{NG, Sync};
 use sparsetune::ops::sptrsv::ag::text::{Text, source as text_of};
+use sparsetune::ops::sptrsv::streamed;
 use sparsetune::ops::sptrsv::sweeps::{self, scheme::Scheme};
 
 /// A sample in which every value of every parameter occurs with every value of each other: all texts would be about 1700, and
@@ -42,6 +43,9 @@ fn texts() -> Vec<String> {
         // With three sweeps a program has each kernel but that of a single one.
         let schemes = Scheme::every().into_iter().filter(|it| [1, 3].contains(&it.sweeps));
         texts.extend(schemes.map(|scheme| sweeps::text::source(&scheme, &problem)));
+        let exact = Sptrsv { dtype, ..Sptrsv::PLAIN };
+        let schemes = streamed::scheme::Scheme::every().into_iter();
+        texts.extend(schemes.map(|scheme| streamed::text::source(&scheme, &exact)));
     }
     texts
 }

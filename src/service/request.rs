@@ -376,7 +376,7 @@ mod tests {
         let blocks = second(true, &swept(2), &plain, gpu);
         assert!(!blocks.fixed.admits(&swept(2).with("rows", 64)));
         let exact = second(true, &slices, &plain, gpu).families;
-        assert_eq!(exact, ["slices", "overlapped", "chains", "ag", "vendor"]);
+        assert_eq!(exact, ["slices", "overlapped", "chains", "streamed", "ag", "vendor"]);
         let asked =
             Search { families: vec![SWEEPS.to_owned(), "ag".to_owned()], ..Search::default() };
         assert_eq!(second(true, &slices, &asked, gpu).families, ["ag"]);

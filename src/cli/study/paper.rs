@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(of("TCA-SpMM"), ["tca", "condensed_tc"]);
         assert!(of("LO-SpMM").contains(&"nnz_split"));
         assert_eq!(of("Tiled SpMM"), ["tiled"]);
-        assert!(of("AG-SpTRSV").starts_with(&["slices", "overlapped", "chains", "ag"]));
+        assert!(of("AG-SpTRSV").starts_with(&["slices", "overlapped", "chains", "streamed", "ag"]));
         let searches = [
             search("spmm;n=8", &["row_split", "tca"]),
             search("spmm;n=9", &["row_split"]),

@@ -28,7 +28,7 @@ impl UpdateProgram {
     /// this family and with these parameters, rewrites no equation. What the host would take is `update_values_ms` all the same.
     pub fn divides(&self, family: &str, params: &BTreeMap<String, Param>) -> bool {
         let as_they_are = match family {
-            "overlapped" => true,
+            "overlapped" | "streamed" => true,
             "chains" => !params.contains_key("substitute"),
             "slices" => params.get("window_ns") == Some(&Param::Int(0)),
             _ => false,

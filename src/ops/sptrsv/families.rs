@@ -1,6 +1,6 @@
 //! The kernels of SpTRSV: five for GPUs, three for the host.
 
-use super::{ag, chains, host, overlapped, slices, sweeps};
+use super::{ag, chains, host, overlapped, slices, streamed, sweeps};
 use crate::domain::catalog::family::{
     Distinction, FamilyDescriptor, Flags, KernelId, Parameter, Provider, StoredForm, Values,
 };
@@ -8,8 +8,8 @@ use crate::domain::{Candidate, DeviceKind, Op};
 use crate::ops::family::{Family, Keys, parameters};
 
 /// All kernels of our own.
-pub static OWN: [&dyn Family; 8] =
-    [&Slices, &Overlapped, &Chained, &Ag, &Swept, &Serial, &Levels, &Merged];
+pub static OWN: [&dyn Family; 9] =
+    [&Slices, &Overlapped, &Chained, &Streamed, &Ag, &Swept, &Serial, &Levels, &Merged];
 
 /// The descriptor of a kernel of our own, without its texts and parameters.
 const fn own_family(
@@ -186,6 +186,41 @@ impl Family for Chained {
 
     fn complexity(&self, _: &Candidate) -> u32 {
         3
+    }
+}
+
+struct Streamed;
+
+impl Family for Streamed {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(streamed::scheme::FAMILY, Distinction::Alone)];
+        let phrases = [
+            (
+                "entries",
+                "terms of a lane; a run of rows has at most 32 times as many, and longer rows are summed in parts",
+            ),
+            ("warps", "solving warps per multiprocessor"),
+        ];
+        FamilyDescriptor {
+            title: "Streamed rows",
+            summary: "A warp solves a run of neighbouring rows, whose terms lie one after the other, and adds their products in shared memory.",
+            parameters: parameters(&streamed::space::domains(), &phrases),
+            ..own_family("sptrsv.streamed", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        let shape = &["entries"];
+        Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/streamed.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        2
     }
 }
 

@@ -11,6 +11,7 @@ pub mod overlapped;
 mod parts;
 pub mod progress;
 pub mod slices;
+pub mod streamed;
 pub mod structure_features;
 pub mod sweeps;
 
@@ -91,12 +92,14 @@ pub fn space(
             &|| slices::share(&system, estimate),
             &|| overlapped::share(&system),
             &|| chains::share(&system, estimate),
+            &|| streamed::share(&system),
             &|| ag::share(&system, fixed),
         ]),
         (Some(estimate), Some(draw)) => shares_of([
             &|| slices::whole(&system, estimate, fixed, draw),
             &|| overlapped::whole(&system, fixed, draw),
             &|| chains::whole(&system, estimate, fixed, draw),
+            &|| streamed::whole(&system, fixed, draw),
             &|| ag::whole(&system, fixed, draw),
         ]),
         (None, None) => host::shares(&system).into(),
@@ -188,7 +191,7 @@ pub fn space(
 }
 
 /// What the families for GPUs add, at once: each has passes over the system that one thread makes.
-fn shares_of(families: [&(dyn Fn() -> Share + Sync); 4]) -> Vec<Share> {
+fn shares_of(families: [&(dyn Fn() -> Share + Sync); 5]) -> Vec<Share> {
     kept::side_by_side(&families, |family| family())
 }
 
@@ -200,6 +203,7 @@ fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
         (slices::scheme::FAMILY, fixed) => slices::admitted(fixed),
         (overlapped::scheme::FAMILY, fixed) => overlapped::admitted(fixed),
         (chains::scheme::FAMILY, fixed) => chains::admitted(fixed),
+        (streamed::scheme::FAMILY, fixed) => streamed::admitted(fixed),
         (sweeps::scheme::FAMILY, fixed) => sweeps::admitted(fixed),
         (family, fixed) => host::admitted(family, system, fixed),
     }
@@ -211,6 +215,7 @@ fn is_lacking(share: &Share, system: &System) -> bool {
         ag::FAMILY => ag::lacking(system),
         overlapped::scheme::FAMILY => overlapped::lacking(system),
         chains::scheme::FAMILY => chains::lacking(system),
+        streamed::scheme::FAMILY => streamed::lacking(system),
         sweeps::scheme::FAMILY => sweeps::lacking(system),
         _ => None,
     };
@@ -285,6 +290,7 @@ pub struct SptrsvLowerer {
     slices: slices::SlicesLowerer,
     overlapped: overlapped::OverlappedLowerer,
     chains: chains::ChainsLowerer,
+    streamed: streamed::StreamedLowerer,
     ag: ag::AgLowerer,
 }
 
@@ -294,7 +300,8 @@ impl SptrsvLowerer {
         let (slices, ag) = (slices::SlicesLowerer::default(), ag::AgLowerer::default());
         let overlapped = overlapped::OverlappedLowerer::default();
         let chains = chains::ChainsLowerer::default();
-        Ok(Self { system, slices, overlapped, chains, ag })
+        let streamed = streamed::StreamedLowerer::default();
+        Ok(Self { system, slices, overlapped, chains, streamed, ag })
     }
 }
 
@@ -314,6 +321,7 @@ impl Lowerer for SptrsvLowerer {
             self.slices.prepare(candidates, &self.system);
             self.overlapped.prepare(candidates, &self.system);
             self.chains.prepare(candidates, &self.system);
+            self.streamed.prepare(candidates, &self.system);
         }
     }
 }
@@ -335,6 +343,9 @@ impl SptrsvLowerer {
             }
             (chains::scheme::FAMILY, DeviceKind::Cuda) => {
                 self.chains.lower(candidate, &self.system)
+            }
+            (streamed::scheme::FAMILY, DeviceKind::Cuda) => {
+                self.streamed.lower(candidate, &self.system)
             }
             (sweeps::scheme::FAMILY, DeviceKind::Cuda) => sweeps::lower(candidate, &self.system),
             (_, DeviceKind::Cuda) => Err(no_candidate(candidate)),
