@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// change the choice, and candidates lowered in vain stay in memory.
 const LOOK_AHEAD: usize = 2;
 
+/// How many times as fast as the best of every other family the best of one has to be for the first part to go on with it alone. By half
+/// as much a family's first candidate is sometimes behind its best one.
+const FAR_AHEAD: f64 = 3.0;
+
 /// The data on which a choice is based.
 pub struct Observed {
     /// Candidates with their predictions, sorted.
@@ -20,14 +24,39 @@ pub struct Observed {
 /// Chooses the next `count` candidates that are not in `seen`.
 pub type Choose = fn(&Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate>;
 
+impl Observed {
+    /// The family that is far ahead of all others, each of which was tried.
+    fn leader(&self) -> Option<&str> {
+        let mut best: BTreeMap<&str, f64> = BTreeMap::new();
+        for (candidate, us) in &self.outcomes {
+            let of_family = best.entry(candidate.family.as_str()).or_insert(f64::INFINITY);
+            *of_family = us.unwrap_or(f64::INFINITY).min(*of_family);
+        }
+        // Vendor routines are observed, too, but are no candidates.
+        let families: BTreeSet<&str> =
+            self.scored.iter().map(|(candidate, _)| candidate.family.as_str()).collect();
+        let mut times = families
+            .into_iter()
+            .map(|family| best.get(family).map(|us| (family, *us)))
+            .collect::<Option<Vec<_>>>()?;
+        times.sort_by(|a, b| a.1.total_cmp(&b.1));
+        match times[..] {
+            [(family, us), (_, next), ..] if us * FAR_AHEAD <= next => Some(family),
+            _ => None,
+        }
+    }
+}
+
 /// Whether outcomes are reason enough to leave the queue.
 pub type Doubt = Box<dyn Fn(&Observed) -> bool + Send + Sync>;
 
 pub struct Guided {
     observed: Observed,
     places: usize,
-    /// Number of trials in the first part, which outcomes do not change.
+    /// Number of trials in the first part, which outcomes do not change unless a family is far ahead of all others.
     first: usize,
+    /// The first parts that consist of one family each, which such a family has from then on.
+    families: BTreeMap<String, Vec<Candidate>>,
     /// Candidates handed out so far, then those announced ahead.
     queue: Vec<Candidate>,
     /// Number of candidates at the start of the queue that an earlier attempt tried.
@@ -52,6 +81,19 @@ impl Guided {
         Box::new(Self::of(scored, (places, first), queue, replayed, choose, None))
     }
 
+    /// As [`Self::boxed`], but a family that is far ahead of all others gets the rest of the first part, of its own candidates in this
+    /// order.
+    pub fn among(
+        scored: Vec<(Candidate, f64)>,
+        parts: (usize, usize),
+        queue: Vec<Candidate>,
+        replayed: usize,
+        choose: Choose,
+        families: BTreeMap<String, Vec<Candidate>>,
+    ) -> Box<dyn CandidateSelector> {
+        Box::new(Self { families, ..Self::of(scored, parts, queue, replayed, choose, None) })
+    }
+
     /// As [`Self::boxed`], but the queue is left only if, after the first part, there is reason to doubt it.
     pub fn doubting(
         scored: Vec<(Candidate, f64)>,
@@ -73,7 +115,21 @@ impl Guided {
         doubt: Option<Doubt>,
     ) -> Self {
         let observed = Observed { scored, outcomes: BTreeMap::new() };
-        Self { observed, places, first, queue, replayed, handed_out: 0, choose, doubt }
+        let families = BTreeMap::new();
+        Self { observed, places, first, families, queue, replayed, handed_out: 0, choose, doubt }
+    }
+
+    /// Leaves the rest of the first part to the family that is far ahead, if there is one.
+    fn follow_the_leader(&mut self) {
+        let Some(own) = self.observed.leader().and_then(|family| self.families.get(family)) else {
+            return;
+        };
+        self.queue.truncate(self.handed_out);
+        let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
+        let left = self.first.saturating_sub(self.handed_out);
+        let rest = own.iter().filter(|candidate| !seen.contains(candidate)).take(left);
+        let rest: Vec<Candidate> = rest.cloned().collect();
+        self.queue.extend(rest);
     }
 }
 
@@ -93,7 +149,10 @@ impl CandidateSelector for Guided {
         if self.handed_out < self.replayed {
             return;
         }
-        // Vendor routines are observed too. Nothing is chosen during the first part of the queue; after it, each outcome may
+        if self.handed_out < self.first {
+            self.follow_the_leader();
+        }
+        // Vendor routines are observed too. Nothing else is chosen during the first part of the queue; after it, each outcome may
         // change the choice.
         let chooses = self.handed_out == self.queue.len() || self.handed_out >= self.first;
         if chooses && self.doubt.as_ref().is_none_or(|doubt| doubt(&self.observed)) {

@@ -1,6 +1,7 @@
 //! Successive halving: many candidates are tried with few samples each. (AG-SpTRSV times each scheme of its reduced list, section
 //! 4.5; here that takes too long.) Two thirds are chosen by prediction and spread over the search space; the last third climbs
-//! from the best observed candidates. The finals then halve the field.
+//! from the best observed candidates. A family that is far ahead of all others is soon the only one that is tried: where preparing takes long
+//! the time ends before the climb begins. The finals then halve the field.
 
 use super::guided::{Guided, Observed};
 use super::selector::{CandidateSelector, sort};
@@ -37,8 +38,8 @@ pub fn halving(
         removed: scored.len().saturating_sub(places) as u64,
         left: places.min(scored.len()) as u64,
         detail: Some(format!(
-            "{spread} chosen by prediction, covering every family and many values of every parameter; the others are \
-             neighbours of the best observed"
+            "{spread} chosen by prediction, covering every family and many values of every parameter, until one family is far \
+             ahead; the others are neighbours of the best observed"
         )),
     };
     let replayed = before.len();
@@ -48,8 +49,17 @@ pub fn halving(
     let fresh = liked.iter().filter(|c| !tried.contains(c));
     let fresh: BTreeSet<_> = fresh.take(spread.saturating_sub(tried.len())).cloned().collect();
     // Grouped together with those already tried, so that a resumed job continues in the group it was in.
-    queue.extend(together(liked, preparation).filter(|candidate| fresh.contains(candidate)));
-    Halved { selector: Guided::boxed(scored, (places, spread), queue, replayed, climb), step }
+    queue.extend(together(liked, &preparation).filter(|candidate| fresh.contains(candidate)));
+    let mut families: BTreeMap<String, Vec<(Candidate, f64)>> = BTreeMap::new();
+    for (candidate, us) in &scored {
+        families.entry(candidate.family.clone()).or_default().push((candidate.clone(), *us));
+    }
+    let alone = families
+        .into_iter()
+        .map(|(family, own)| (family, together(diverse(&own, spread), &preparation).collect()));
+    let families = alone.collect();
+    let selector = Guided::among(scored, (places, spread), queue, replayed, climb, families);
+    Halved { selector, step }
 }
 
 /// Groups candidates with the same preparation at the position of the first of them.
@@ -231,6 +241,15 @@ mod tests {
 
     /// Continues for at most `steps` trials after those tried before.
     fn walk(before: Vec<Candidate>, places: usize, steps: usize) -> Vec<Candidate> {
+        walk_by(measured, before, places, steps)
+    }
+
+    fn walk_by(
+        measured: fn(&Candidate) -> Option<f64>,
+        before: Vec<Candidate>,
+        places: usize,
+        steps: usize,
+    ) -> Vec<Candidate> {
         let mut selector = halving(scored(), places, before, alone).selector;
         let mut order = Vec::new();
         while order.len() < steps {
@@ -311,6 +330,33 @@ mod tests {
         let (order, whole) = (walk(Vec::new(), 30, 30), walk(Vec::new(), 78, 78));
         assert!(best(&order[..20]) > best(&whole));
         assert_eq!(best(&order), best(&whole), "{order:?}");
+    }
+
+    #[test]
+    fn a_family_that_is_far_ahead_is_tried_alone_until_the_climb() {
+        let families = |measured, steps| {
+            let order = walk_by(measured, Vec::new(), 30, steps);
+            order.iter().map(|candidate| candidate.family.clone()).collect::<Vec<_>>()
+        };
+        let wide = |families: &[String]| families.iter().filter(|family| *family == "wide").count();
+        // All of the six, of which the prediction thinks little, follow at once.
+        let ahead = |c: &Candidate| Some(if c.family == "narrow" { 30.0 } else { 100.0 });
+        let order = families(ahead, 7);
+        assert_eq!((order[0].as_str(), wide(&order)), ("wide", 1), "{order:?}");
+        let all = families(ahead, usize::MAX);
+        assert_eq!((all.len(), wide(&all)), (30, 24));
+        // Not so far ahead; far behind; one family has failed, which is no reason to try it again; not tried yet.
+        assert!(
+            wide(&families(|c| Some(if c.family == "narrow" { 40.0 } else { 100.0 }), 20)) > 10
+        );
+        let behind = families(|c| Some(if c.family == "narrow" { 400.0 } else { 100.0 }), 20);
+        assert_eq!(wide(&behind), 19, "{behind:?}");
+        let failed = families(|c| (c.family == "narrow").then_some(30.0), 7);
+        assert_eq!(wide(&failed), 1, "{failed:?}");
+        for done in [1, 2, 3, 7, 8, 20] {
+            let whole = walk_by(ahead, Vec::new(), 30, 30);
+            assert_eq!(walk_by(ahead, whole[..done].to_vec(), 30, 30), whole, "after {done}");
+        }
     }
 
     #[test]
