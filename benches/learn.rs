@@ -18,7 +18,7 @@ use sparsetune::ops::features::Described;
 use sparsetune::ops::spmm::inspect::Inspection;
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::{self, Estimate};
-use sparsetune::ops::sptrsv::{chains, overlapped};
+use sparsetune::ops::sptrsv::{chains, overlapped, streamed};
 use sparsetune::ops::{self, spmm, sptrsv};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::random::Stream;
@@ -124,6 +124,7 @@ impl Asked {
             slices::share(&system, &estimate),
             overlapped::share(&system),
             chains::share(&system, &estimate),
+            streamed::share(&system),
         ];
         let parts = shares.into_iter().flat_map(|share| share.parts).collect();
         let describe = move || {

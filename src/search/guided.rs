@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// change the choice, and candidates lowered in vain stay in memory.
 const LOOK_AHEAD: usize = 2;
 
-/// How many times as fast as the best of every other family the best of one has to be for the first part to go on with it alone. By half
-/// as much a family's first candidate is sometimes behind its best one.
+/// How many times as fast as the best of every other family the best of one has to be for the first part to go on with it alone, and by how
+/// many microseconds. By half as much a family's first candidate is sometimes behind its best one; and slow candidates have a single call,
+/// the first, which may take some tens of microseconds more.
 const FAR_AHEAD: f64 = 3.0;
+const FAR_AHEAD_US: f64 = 200.0;
 
 /// The data on which a choice is based.
 pub struct Observed {
@@ -24,26 +26,43 @@ pub struct Observed {
 /// Chooses the next `count` candidates that are not in `seen`.
 pub type Choose = fn(&Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate>;
 
+/// The first part of a search: of all families, and as it would be of each alone.
+#[derive(Default)]
+pub struct FirstPart {
+    pub all: Vec<Candidate>,
+    pub of_family: BTreeMap<String, Vec<Candidate>>,
+}
+
 impl Observed {
-    /// The family that is far ahead of all others, each of which was tried.
-    fn leader(&self) -> Option<&str> {
-        let mut best: BTreeMap<&str, f64> = BTreeMap::new();
+    /// The best time of each family; infinite where all of its candidates failed.
+    fn best(&self) -> BTreeMap<&str, f64> {
+        let mut best = BTreeMap::new();
         for (candidate, us) in &self.outcomes {
             let of_family = best.entry(candidate.family.as_str()).or_insert(f64::INFINITY);
             *of_family = us.unwrap_or(f64::INFINITY).min(*of_family);
         }
+        best
+    }
+
+    /// What is left of the first part if one family is far ahead of all others, each of which was tried: those families' candidates of
+    /// which none has a time, for one that failed says little of the next, and then that family's own.
+    fn led(&self, first: &FirstPart) -> Option<Vec<Candidate>> {
         // Vendor routines are observed, too, but are no candidates.
-        let families: BTreeSet<&str> =
-            self.scored.iter().map(|(candidate, _)| candidate.family.as_str()).collect();
-        let mut times = families
-            .into_iter()
-            .map(|family| best.get(family).map(|us| (family, *us)))
-            .collect::<Option<Vec<_>>>()?;
-        times.sort_by(|a, b| a.1.total_cmp(&b.1));
-        match times[..] {
-            [(family, us), (_, next), ..] if us * FAR_AHEAD <= next => Some(family),
-            _ => None,
+        let best = self.best();
+        let mut times = Vec::new();
+        for family in first.of_family.keys() {
+            times.push((*best.get(family.as_str())?, family));
         }
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let [(us, leader), (next, _), ..] = times[..] else { return None };
+        if !next.is_finite() || us * FAR_AHEAD > next || us + FAR_AHEAD_US > next {
+            return None;
+        }
+        let untimed = |candidate: &&Candidate| {
+            best.get(candidate.family.as_str()).is_some_and(|us| us.is_infinite())
+        };
+        let own = first.of_family.get(leader)?;
+        Some(first.all.iter().filter(untimed).chain(own).cloned().collect())
     }
 }
 
@@ -55,8 +74,8 @@ pub struct Guided {
     places: usize,
     /// Number of trials in the first part, which outcomes do not change unless a family is far ahead of all others.
     first: usize,
-    /// The first parts that consist of one family each, which such a family has from then on.
-    families: BTreeMap<String, Vec<Candidate>>,
+    /// Which such a family has from then on. Without families the queue's first part stays as it is.
+    part: FirstPart,
     /// Candidates handed out so far, then those announced ahead.
     queue: Vec<Candidate>,
     /// Number of candidates at the start of the queue that an earlier attempt tried.
@@ -81,17 +100,16 @@ impl Guided {
         Box::new(Self::of(scored, (places, first), queue, replayed, choose, None))
     }
 
-    /// As [`Self::boxed`], but a family that is far ahead of all others gets the rest of the first part, of its own candidates in this
-    /// order.
+    /// As [`Self::boxed`], but a family that is far ahead of all others gets the rest of the first part.
     pub fn among(
         scored: Vec<(Candidate, f64)>,
         parts: (usize, usize),
         queue: Vec<Candidate>,
         replayed: usize,
         choose: Choose,
-        families: BTreeMap<String, Vec<Candidate>>,
+        part: FirstPart,
     ) -> Box<dyn CandidateSelector> {
-        Box::new(Self { families, ..Self::of(scored, parts, queue, replayed, choose, None) })
+        Box::new(Self { part, ..Self::of(scored, parts, queue, replayed, choose, None) })
     }
 
     /// As [`Self::boxed`], but the queue is left only if, after the first part, there is reason to doubt it.
@@ -115,21 +133,19 @@ impl Guided {
         doubt: Option<Doubt>,
     ) -> Self {
         let observed = Observed { scored, outcomes: BTreeMap::new() };
-        let families = BTreeMap::new();
-        Self { observed, places, first, families, queue, replayed, handed_out: 0, choose, doubt }
+        let part = FirstPart::default();
+        Self { observed, places, first, part, queue, replayed, handed_out: 0, choose, doubt }
     }
 
     /// Leaves the rest of the first part to the family that is far ahead, if there is one.
     fn follow_the_leader(&mut self) {
-        let Some(own) = self.observed.leader().and_then(|family| self.families.get(family)) else {
-            return;
-        };
+        let Some(rest) = self.observed.led(&self.part) else { return };
         self.queue.truncate(self.handed_out);
         let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
         let left = self.first.saturating_sub(self.handed_out);
-        let rest = own.iter().filter(|candidate| !seen.contains(candidate)).take(left);
-        let rest: Vec<Candidate> = rest.cloned().collect();
-        self.queue.extend(rest);
+        let unseen = rest.iter().filter(|candidate| !seen.contains(candidate)).take(left);
+        let unseen: Vec<Candidate> = unseen.cloned().collect();
+        self.queue.extend(unseen);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Successive halving: many candidates are tried with few samples each. (AG-SpTRSV times each scheme of its reduced list, section
 //! 4.5; here that takes too long.) Two thirds are chosen by prediction and spread over the search space; the last third climbs
-//! from the best observed candidates. A family that is far ahead of all others is soon the only one that is tried: where preparing takes long
-//! the time ends before the climb begins. The finals then halve the field.
+//! from the best observed candidates. A family that is far ahead of all others gets the rest of the first two thirds: where preparing takes
+//! long the time ends before the climb begins. The finals then halve the field.
 
-use super::guided::{Guided, Observed};
+use super::guided::{FirstPart, Guided, Observed};
 use super::selector::{CandidateSelector, sort};
 use crate::domain::{Candidate, FunnelStep, Param, funnel};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,14 @@ pub struct Halved {
 /// outcomes are observed, and count as trials: what follows depends only on outcomes and predictions.
 ///
 /// Candidates with the same `preparation` share the work before their first call; in the first two thirds they are tried
-/// one after the other.
+/// one after the other. If `by_time_alone`, what a call takes is all that decides, and a family that is far ahead by it is soon
+/// the only one that is tried.
 pub fn halving(
     mut scored: Vec<(Candidate, f64)>,
     places: usize,
     before: Vec<Candidate>,
     preparation: impl Fn(&Candidate) -> String,
+    by_time_alone: bool,
 ) -> Halved {
     sort(&mut scored);
     let places = places.max(1).min(scored.len()).max(before.len());
@@ -49,16 +51,16 @@ pub fn halving(
     let fresh = liked.iter().filter(|c| !tried.contains(c));
     let fresh: BTreeSet<_> = fresh.take(spread.saturating_sub(tried.len())).cloned().collect();
     // Grouped together with those already tried, so that a resumed job continues in the group it was in.
-    queue.extend(together(liked, &preparation).filter(|candidate| fresh.contains(candidate)));
+    let all: Vec<Candidate> = together(liked, &preparation).collect();
+    queue.extend(all.iter().filter(|candidate| fresh.contains(candidate)).cloned());
     let mut families: BTreeMap<String, Vec<(Candidate, f64)>> = BTreeMap::new();
-    for (candidate, us) in &scored {
+    for (candidate, us) in scored.iter().filter(|_| by_time_alone) {
         families.entry(candidate.family.clone()).or_default().push((candidate.clone(), *us));
     }
-    let alone = families
-        .into_iter()
-        .map(|(family, own)| (family, together(diverse(&own, spread), &preparation).collect()));
-    let families = alone.collect();
-    let selector = Guided::among(scored, (places, spread), queue, replayed, climb, families);
+    let alone = |own: &[(Candidate, f64)]| together(diverse(own, spread), &preparation).collect();
+    let of_family = families.iter().map(|(family, own)| (family.clone(), alone(own))).collect();
+    let part = FirstPart { all, of_family };
+    let selector = Guided::among(scored, (places, spread), queue, replayed, climb, part);
     Halved { selector, step }
 }
 
@@ -250,7 +252,14 @@ mod tests {
         places: usize,
         steps: usize,
     ) -> Vec<Candidate> {
-        let mut selector = halving(scored(), places, before, alone).selector;
+        handed_out(halving(scored(), places, before, alone, true).selector, steps, measured)
+    }
+
+    fn handed_out(
+        mut selector: Box<dyn CandidateSelector>,
+        steps: usize,
+        measured: impl Fn(&Candidate) -> Option<f64>,
+    ) -> Vec<Candidate> {
         let mut order = Vec::new();
         while order.len() < steps {
             let left = selector.left();
@@ -268,7 +277,7 @@ mod tests {
         // Interrupted during the climb; the model's ranking has been reversed since.
         let before = whole[..26].to_vec();
         let scored = scored().into_iter().map(|(candidate, us)| (candidate, 1e4 / us)).collect();
-        let mut selector = halving(scored, 30, before.clone(), alone).selector;
+        let mut selector = halving(scored, 30, before.clone(), alone, true).selector;
         let mut order = Vec::new();
         while let Some(candidate) = selector.next() {
             selector.observe(&candidate, measured(&candidate));
@@ -289,7 +298,7 @@ mod tests {
         let scored =
             vec![of(1, 1, 1.0), of(2, 1, 2.0), of(1, 2, 3.0), of(2, 2, 4.0), of(1, 3, 5.0)];
         let by_x = |candidate: &Candidate| format!("{:?}", candidate.int("x"));
-        let selector = halving(scored, 5, Vec::new(), by_x).selector;
+        let selector = halving(scored, 5, Vec::new(), by_x, true).selector;
         let xs: Vec<_> = selector.upcoming().iter().map(|c| c.int("x")).collect();
         let mut runs = xs.clone();
         runs.dedup();
@@ -303,9 +312,9 @@ mod tests {
             assert_eq!(order.len(), places.min(78));
             assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), order.len());
         }
-        let mut nothing = halving(Vec::new(), 9, Vec::new(), alone).selector;
+        let mut nothing = halving(Vec::new(), 9, Vec::new(), alone, true).selector;
         assert_eq!((nothing.left(), nothing.next()), (0, None));
-        let step = halving(scored(), 24, Vec::new(), alone).step;
+        let step = halving(scored(), 24, Vec::new(), alone, true).step;
         assert_eq!((step.removed, step.left), (54, 24));
     }
 
@@ -340,19 +349,37 @@ mod tests {
         };
         let wide = |families: &[String]| families.iter().filter(|family| *family == "wide").count();
         // All of the six, of which the prediction thinks little, follow at once.
-        let ahead = |c: &Candidate| Some(if c.family == "narrow" { 30.0 } else { 100.0 });
+        let ahead = |c: &Candidate| Some(if c.family == "narrow" { 300.0 } else { 1000.0 });
         let order = families(ahead, 7);
         assert_eq!((order[0].as_str(), wide(&order)), ("wide", 1), "{order:?}");
         let all = families(ahead, usize::MAX);
         assert_eq!((all.len(), wide(&all)), (30, 24));
-        // Not so far ahead; far behind; one family has failed, which is no reason to try it again; not tried yet.
-        assert!(
-            wide(&families(|c| Some(if c.family == "narrow" { 40.0 } else { 100.0 }), 20)) > 10
-        );
-        let behind = families(|c| Some(if c.family == "narrow" { 400.0 } else { 100.0 }), 20);
-        assert_eq!(wide(&behind), 19, "{behind:?}");
-        let failed = families(|c| (c.family == "narrow").then_some(30.0), 7);
-        assert_eq!(wide(&failed), 1, "{failed:?}");
+        // Not so far ahead, by times or by microseconds; far behind; failed, which says little of the next.
+        for (narrow, others) in [(400.0, 1000.0), (30.0, 100.0), (4000.0, 1000.0)] {
+            let selector = halving(scored(), 30, Vec::new(), alone, true).selector;
+            let order = handed_out(selector, 20, |c| {
+                Some(if c.family == "narrow" { narrow } else { others })
+            });
+            let as_planned = halving(scored(), 30, Vec::new(), alone, true).selector;
+            let planned = as_planned.upcoming()[..20].to_vec();
+            assert_eq!(order == planned, narrow < others, "{narrow} {others}: {order:?}");
+        }
+        let failed = families(|c| (c.family == "narrow").then_some(300.0), 20);
+        assert!(wide(&failed) > 10, "{failed:?}");
+        let mut third = scored();
+        third.push((Candidate::new("third").with("x", 1), 500.0));
+        let selector = halving(third, 30, Vec::new(), alone, true).selector;
+        let order = handed_out(selector, 20, |c| match c.family.as_str() {
+            "narrow" => Some(300.0),
+            "third" => Some(1000.0),
+            _ => None,
+        });
+        let wide = order.iter().filter(|candidate| candidate.family == "wide").count();
+        assert!(wide > 10, "what has no time keeps its places: {order:?}");
+        // Where preparing counts, too, a call's time alone decides nothing.
+        let selector = halving(scored(), 30, Vec::new(), alone, false).selector;
+        let order = handed_out(selector, 7, ahead);
+        assert!(order.iter().filter(|candidate| candidate.family == "wide").count() > 1);
         for done in [1, 2, 3, 7, 8, 20] {
             let whole = walk_by(ahead, Vec::new(), 30, 30);
             assert_eq!(walk_by(ahead, whole[..done].to_vec(), 30, 30), whole, "after {done}");
@@ -367,7 +394,8 @@ mod tests {
             assert_eq!(walk(whole[..done].to_vec(), 30, 30), whole, "after {done}");
         }
         let family = |candidate: &Candidate| candidate.family.clone();
-        let order = |before| halving(scored(), 30, before, family).selector.upcoming().to_vec();
+        let order =
+            |before| halving(scored(), 30, before, family, true).selector.upcoming().to_vec();
         let whole = order(Vec::new());
         for done in [1, 7, 19, 20] {
             assert_eq!(order(whole[..done].to_vec()), whole, "after {done}");

@@ -1,4 +1,4 @@
-//! The kernels of SpTRSV: five for GPUs, three for the host.
+//! The kernels of SpTRSV: six for GPUs, three for the host.
 
 use super::{ag, chains, host, overlapped, slices, streamed, sweeps};
 use crate::domain::catalog::family::{

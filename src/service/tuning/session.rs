@@ -375,7 +375,9 @@ impl Session<'_> {
         let kernels = self.kernels();
         let before = self.tried_before(context);
         let places = (trials as usize).saturating_sub(context.always.len());
-        let halved = search::halving(scored, places, before, |c| kernels.preparation(c));
+        let by_time_alone = self.recorder.job.request.expected_calls.is_none();
+        let preparation = |candidate: &Candidate| kernels.preparation(candidate);
+        let halved = search::halving(scored, places, before, preparation, by_time_alone);
         context.funnel.push(halved.step);
         halved.selector
     }

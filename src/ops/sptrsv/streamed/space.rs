@@ -11,6 +11,9 @@ use std::collections::HashMap;
 /// decides, not the requests, and `slices` or `overlapped` are ahead (benches/NOTES.md).
 const WIDE: f64 = 256.0;
 
+/// Shared memory that the device keeps of each block for itself.
+const RESERVED_BYTES: u64 = 1024;
+
 /// The schemes that are listed: as many terms of as many warps as were fastest on an H100.
 const LISTED: [Scheme; 3] = [
     Scheme { entries: 6, warps: 24 },
@@ -50,7 +53,8 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
     if system.device.compute_major().unwrap_or(0) < 8 {
         return Err("the device has no asynchronous copies to shared memory".to_owned());
     }
-    let bytes = scheme.block_bytes(system.problem.dtype) * u64::from(scheme.blocks());
+    let a_block = scheme.block_bytes(system.problem.dtype) + RESERVED_BYTES;
+    let bytes = a_block * u64::from(scheme.blocks());
     let most = system.device.shared_bytes_per_multiprocessor;
     if bytes > most {
         return Err(format!(
@@ -72,13 +76,15 @@ pub fn share(system: &System) -> Share {
         LISTED.into_iter().filter(|scheme| legal(scheme, system).is_ok()).collect();
     let (mut scored, parts) = predicted(system, &runs);
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
-    let rule = "streamed: only if levels have 256 rows for each multiprocessor on average, and there are several";
+    let rule = format!(
+        "{FAMILY}: only if levels have {WIDE} rows for each multiprocessor on average, and there are several"
+    );
     // For a request that asks for the family where the rule leaves nothing.
     let spared = match is_wide(system) {
         true => None,
         false => std::mem::take(&mut scored).into_iter().next(),
     };
-    let rules = vec![rule.to_owned()];
+    let rules = vec![rule];
     Share { family: FAMILY, scored, full, rules, spared, parts, ..Share::default() }
 }
 
