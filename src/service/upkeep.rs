@@ -45,6 +45,7 @@ impl Service {
                     biased;
                     () = stop.cancelled() => {
                         told("uses of tokens", self.save_uses().await);
+                        told("uses of plans", self.store_uses().await);
                         // Others give no more jobs to its devices. Where the store is gone, they notice by themselves.
                         self.drain();
                         let last = tokio::time::timeout(LAST_WORD, self.heartbeat_of_devices());
