@@ -90,51 +90,26 @@ pub struct Guided {
 impl Guided {
     /// `queue` begins with the `replayed` candidates that an earlier attempt tried, in its order: they are handed out again, so
     /// that their outcomes are observed, and count as trials. What follows depends only on outcomes and predictions.
-    pub fn boxed(
+    pub fn of(
         scored: Vec<(Candidate, f64)>,
         (places, first): (usize, usize),
         queue: Vec<Candidate>,
         replayed: usize,
         choose: Choose,
-    ) -> Box<dyn CandidateSelector> {
-        Box::new(Self::of(scored, (places, first), queue, replayed, choose, None))
-    }
-
-    /// As [`Self::boxed`], but a family that is far ahead of all others gets the rest of the first part.
-    pub fn among(
-        scored: Vec<(Candidate, f64)>,
-        parts: (usize, usize),
-        queue: Vec<Candidate>,
-        replayed: usize,
-        choose: Choose,
-        part: FirstPart,
-    ) -> Box<dyn CandidateSelector> {
-        Box::new(Self { part, ..Self::of(scored, parts, queue, replayed, choose, None) })
-    }
-
-    /// As [`Self::boxed`], but the queue is left only if, after the first part, there is reason to doubt it.
-    pub fn doubting(
-        scored: Vec<(Candidate, f64)>,
-        parts: (usize, usize),
-        queue: Vec<Candidate>,
-        replayed: usize,
-        choose: Choose,
-        doubt: Doubt,
-    ) -> Box<dyn CandidateSelector> {
-        Box::new(Self::of(scored, parts, queue, replayed, choose, Some(doubt)))
-    }
-
-    fn of(
-        scored: Vec<(Candidate, f64)>,
-        (places, first): (usize, usize),
-        queue: Vec<Candidate>,
-        replayed: usize,
-        choose: Choose,
-        doubt: Option<Doubt>,
     ) -> Self {
         let observed = Observed { scored, outcomes: BTreeMap::new() };
-        let part = FirstPart::default();
+        let (part, doubt) = (FirstPart::default(), None);
         Self { observed, places, first, part, queue, replayed, handed_out: 0, choose, doubt }
+    }
+
+    /// A family that is far ahead of all others gets the rest of the first part.
+    pub fn among(self, part: FirstPart) -> Self {
+        Self { part, ..self }
+    }
+
+    /// The queue is left only if, after the first part, there is reason to doubt it.
+    pub fn doubting(self, doubt: Doubt) -> Self {
+        Self { doubt: Some(doubt), ..self }
     }
 
     /// Leaves the rest of the first part to the family that is far ahead, if there is one.

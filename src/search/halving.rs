@@ -60,8 +60,8 @@ pub fn halving(
     let alone = |own: &[(Candidate, f64)]| together(diverse(own, spread), &preparation).collect();
     let of_family = families.iter().map(|(family, own)| (family.clone(), alone(own))).collect();
     let part = FirstPart { all, of_family };
-    let selector = Guided::among(scored, (places, spread), queue, replayed, climb, part);
-    Halved { selector, step }
+    let selector = Guided::of(scored, (places, spread), queue, replayed, climb).among(part);
+    Halved { selector: Box::new(selector), step }
 }
 
 /// Groups candidates with the same preparation at the position of the first of them.

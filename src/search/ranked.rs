@@ -58,7 +58,8 @@ pub fn ranked(
     let queue = filled(before, liked, places.div_ceil(2));
     let step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
     let parts = (places, places.div_ceil(2));
-    Ranked { selector: Guided::boxed(scored, parts, queue, replayed, most_promising), step }
+    let selector = Guided::of(scored, parts, queue, replayed, most_promising);
+    Ranked { selector: Box::new(selector), step }
 }
 
 /// The candidates that are among the scored.

@@ -40,8 +40,8 @@ pub fn top(
     let first: Vec<Candidate> = queue[..half.min(queue.len())].to_vec();
     let doubt = move |observed: &Observed| corrects && is_misled(observed, &first, &warm);
     let parts = (places, half);
-    let selector = Guided::doubting(scored, parts, queue, tried, most_promising, Box::new(doubt));
-    Ranked { selector, step }
+    let selector = Guided::of(scored, parts, queue, tried, most_promising);
+    Ranked { selector: Box::new(selector.doubting(Box::new(doubt))), step }
 }
 
 /// Whether a model is wrong about a matrix: of the candidates of the first half, the fastest is one of `others`, which it would not have
@@ -84,10 +84,8 @@ pub fn corrected_top(
          matrices; half follow as measurements correct its order"
             .to_owned(),
     );
-    Ranked {
-        selector: Guided::boxed(scored, (places, first), queue, replayed, most_promising),
-        step,
-    }
+    let selector = Guided::of(scored, (places, first), queue, replayed, most_promising);
+    Ranked { selector: Box::new(selector), step }
 }
 
 /// The best, the best of those that must be included, the winners on similar matrices, then all by rank; some of them twice.

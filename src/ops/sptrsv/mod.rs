@@ -6,6 +6,7 @@ mod families;
 pub mod features;
 pub mod host;
 mod kept;
+mod operands;
 mod operation;
 pub mod overlapped;
 mod parts;
@@ -50,6 +51,17 @@ impl System {
         let (problem, device) = (*problem, device.clone());
         let ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Self { triangular: Arc::new(triangular), levels, problem, device, ms })
+    }
+
+    /// Why families whose schemes solve for one right-hand side in f32 or f64 have none for the system, if they have none.
+    pub fn lacks_one_side(&self) -> Option<&'static str> {
+        if self.problem.rhs != 1 {
+            Some("its schemes solve for one right-hand side at a time")
+        } else if self.problem.dtype.is_half() || self.triangular.rows() == 0 {
+            Some("only for f32 and f64, and systems with rows")
+        } else {
+            None
+        }
     }
 }
 
@@ -212,10 +224,10 @@ fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
 /// Whether a family has no schemes for the system, whatever their values.
 fn is_lacking(share: &Share, system: &System) -> bool {
     let lacking = match share.family {
-        ag::FAMILY => ag::lacking(system),
-        overlapped::scheme::FAMILY => overlapped::lacking(system),
-        chains::scheme::FAMILY => chains::lacking(system),
-        streamed::scheme::FAMILY => streamed::lacking(system),
+        ag::FAMILY
+        | overlapped::scheme::FAMILY
+        | chains::scheme::FAMILY
+        | streamed::scheme::FAMILY => system.lacks_one_side(),
         sweeps::scheme::FAMILY => sweeps::lacking(system),
         _ => None,
     };

@@ -12,7 +12,7 @@ pub mod text;
 pub mod transform;
 
 pub use lower::AgLowerer;
-pub use select::{Space, lacking, share, whole};
+pub use select::{Space, share, whole};
 
 use crate::domain::Candidate;
 use prepare::Variant;

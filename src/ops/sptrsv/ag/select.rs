@@ -222,20 +222,9 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
     Share { family: FAMILY, scored, full, despite, ..Share::default() }
 }
 
-/// Why the family has no schemes for the system, if it has none.
-pub fn lacking(system: &System) -> Option<&'static str> {
-    if system.problem.rhs != 1 {
-        Some("its schemes solve for one right-hand side at a time")
-    } else if system.problem.dtype.is_half() || system.triangular.rows() == 0 {
-        Some("only for f32 and f64, and systems with rows")
-    } else {
-        None
-    }
-}
-
 /// A share without schemes, if the family has none for the system.
 fn unsupported(system: &System) -> Option<Share> {
-    let rule = lacking(system)?;
+    let rule = system.lacks_one_side()?;
     let (full, rules) = (Space::default().count(), vec![format!("{FAMILY}: {rule}")]);
     Some(Share { family: FAMILY, full, rules, ..Share::default() })
 }

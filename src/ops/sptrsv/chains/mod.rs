@@ -17,4 +17,4 @@ pub mod space;
 pub mod text;
 
 pub use lower::ChainsLowerer;
-pub use space::{admitted, lacking, share, whole};
+pub use space::{admitted, share, whole};

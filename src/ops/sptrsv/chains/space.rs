@@ -74,20 +74,9 @@ pub fn admitted(fixed: &Fixed) -> u64 {
     every().iter().filter(|scheme| fixed.admits(&scheme.candidate())).count() as u64
 }
 
-/// Why the family has no schemes for the system, if it has none.
-pub fn lacking(system: &System) -> Option<&'static str> {
-    if system.problem.rhs != 1 {
-        Some("its schemes solve for one right-hand side at a time")
-    } else if system.problem.dtype.is_half() || system.triangular.rows() == 0 {
-        Some("only for f32 and f64, and systems with rows")
-    } else {
-        None
-    }
-}
-
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
-    if let Some(why) = lacking(system) {
+    if let Some(why) = system.lacks_one_side() {
         return Err(why.to_owned());
     }
     if scheme.shape.substitute && system.problem.stability == Stability::RowWise {
@@ -125,7 +114,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 /// The family's part of the space.
 pub fn share(system: &System, estimate: &Estimate) -> Share {
     let full = every().len() as u64;
-    if let Some(why) = lacking(system) {
+    if let Some(why) = system.lacks_one_side() {
         let rules = vec![format!("{FAMILY}: {why}")];
         return Share { family: FAMILY, full, rules, ..Share::default() };
     }
@@ -171,8 +160,8 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
 /// have removed it. `Share::full` is how many can run.
 pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -> Share {
     let surveys =
-        if lacking(system).is_none() { surveyed(system, |_| true) } else { Surveys::new() };
-    let listed: HashSet<Scheme> = match lacking(system) {
+        if system.lacks_one_side().is_none() { surveyed(system, |_| true) } else { Surveys::new() };
+    let listed: HashSet<Scheme> = match system.lacks_one_side() {
         Some(_) => HashSet::new(),
         None => listed(system, &surveys, estimate).into_iter().collect(),
     };

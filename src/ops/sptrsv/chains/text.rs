@@ -1,9 +1,10 @@
 //! The text of a scheme's program, and the operands of its kernel.
 
 use super::scheme::Scheme;
+use crate::domain::Sptrsv;
 use crate::domain::recipe::Arg;
-use crate::domain::{Dtype, Sptrsv};
 use crate::ops::program::{EntryPoint, Setting, aggregate, number, parameter, program, settings};
+use crate::ops::sptrsv::operands::{value, waiting};
 
 /// The program of a scheme; the matrix is data, so one text serves all matrices of a problem.
 pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
@@ -25,15 +26,10 @@ pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
     program(&[file], &settings("Solve", &members), &[kernel(scheme, problem, 0)])
 }
 
-fn value(problem: &Sptrsv) -> &'static str {
-    if problem.dtype == Dtype::F64 { "double" } else { "float" }
-}
-
 /// The kernel for `count` tasks.
 pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
     let value = value(problem);
     let values = || format!("const {value}*");
-    let slots = format!("Sentinel<{value}>::Slot*");
     let system = vec![
         parameter("const uint4*", "tasks", Arg::Array(0)),
         parameter("const u32*", "cols", Arg::Array(1)),
@@ -45,13 +41,8 @@ pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
         parameter(format!("{value}*"), "x", Arg::C),
         number("count", count),
     ];
-    let operands = vec![
-        aggregate(format!("Chains<{value}>"), system),
-        parameter(&slots, "work", Arg::Turn { even: 0, odd: 1 }),
-        parameter(&slots, "other", Arg::Turn { even: 1, odd: 0 }),
-        parameter("u64", "deadline_ns", Arg::DeadlineNs),
-        parameter("u32*", "status", Arg::Status),
-    ];
+    let system = aggregate(format!("Chains<{value}>"), system);
+    let operands = std::iter::once(system).chain(waiting(value)).collect();
     EntryPoint {
         name: "solve",
         // One block a multiprocessor.

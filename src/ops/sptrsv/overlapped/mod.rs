@@ -16,4 +16,4 @@ pub mod space;
 pub mod text;
 
 pub use lower::OverlappedLowerer;
-pub use space::{admitted, lacking, share, whole};
+pub use space::{admitted, share, whole};

@@ -1,9 +1,10 @@
 //! The text of a scheme's program, and the operands of its kernel.
 
 use super::scheme::Scheme;
+use crate::domain::Sptrsv;
 use crate::domain::recipe::Arg;
-use crate::domain::{Dtype, Sptrsv};
 use crate::ops::program::{EntryPoint, aggregate, number, parameter, program, settings};
+use crate::ops::sptrsv::operands::{value, waiting};
 
 /// The program of a scheme; the matrix is data, so one text serves all matrices of a problem.
 pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
@@ -18,15 +19,10 @@ pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
     program(&["sptrsv/overlapped.cuh"], &settings("Solve", &members), &[kernel])
 }
 
-fn value(problem: &Sptrsv) -> &'static str {
-    if problem.dtype == Dtype::F64 { "double" } else { "float" }
-}
-
 /// The kernel for `count` groups.
 pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
     let value = value(problem);
     let values = || format!("const {value}*");
-    let slots = format!("Sentinel<{value}>::Slot*");
     let system = vec![
         parameter("const uint4*", "groups", Arg::Array(0)),
         parameter("const uint2*", "passes", Arg::Array(1)),
@@ -39,13 +35,8 @@ pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
         parameter(format!("{value}*"), "x", Arg::C),
         number("count", count),
     ];
-    let operands = vec![
-        aggregate(format!("Overlapped<{value}>"), system),
-        parameter(&slots, "work", Arg::Turn { even: 0, odd: 1 }),
-        parameter(&slots, "other", Arg::Turn { even: 1, odd: 0 }),
-        parameter("u64", "deadline_ns", Arg::DeadlineNs),
-        parameter("u32*", "status", Arg::Status),
-    ];
+    let system = aggregate(format!("Overlapped<{value}>"), system);
+    let operands = std::iter::once(system).chain(waiting(value)).collect();
     EntryPoint {
         name: "solve",
         // One block a multiprocessor.

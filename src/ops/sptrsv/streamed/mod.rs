@@ -13,4 +13,4 @@ pub mod space;
 pub mod text;
 
 pub use lower::StreamedLowerer;
-pub use space::{admitted, lacking, share, whole};
+pub use space::{admitted, share, whole};

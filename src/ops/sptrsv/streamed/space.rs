@@ -34,20 +34,9 @@ pub fn admitted(fixed: &Fixed) -> u64 {
     Scheme::every().iter().filter(|scheme| fixed.admits(&scheme.candidate())).count() as u64
 }
 
-/// Why the family has no schemes for the system, if it has none.
-pub fn lacking(system: &System) -> Option<&'static str> {
-    if system.problem.rhs != 1 {
-        Some("its schemes solve for one right-hand side at a time")
-    } else if system.problem.dtype.is_half() || system.triangular.rows() == 0 {
-        Some("only for f32 and f64, and systems with rows")
-    } else {
-        None
-    }
-}
-
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
-    if let Some(why) = lacking(system) {
+    if let Some(why) = system.lacks_one_side() {
         return Err(why.to_owned());
     }
     if system.device.compute_major().unwrap_or(0) < 8 {
@@ -68,7 +57,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 /// The family's part of the space.
 pub fn share(system: &System) -> Share {
     let full = Scheme::every().len() as u64;
-    if let Some(why) = lacking(system) {
+    if let Some(why) = system.lacks_one_side() {
         let rules = vec![format!("{FAMILY}: {why}")];
         return Share { family: FAMILY, full, rules, ..Share::default() };
     }

@@ -1,9 +1,10 @@
 //! The text of a scheme's program, and the operands of its kernel.
 
 use super::scheme::{Scheme, WARPS_A_BLOCK};
+use crate::domain::Sptrsv;
 use crate::domain::recipe::Arg;
-use crate::domain::{Dtype, Sptrsv};
 use crate::ops::program::{EntryPoint, Setting, aggregate, number, parameter, program, settings};
+use crate::ops::sptrsv::operands::{value, waiting};
 
 /// The program of a scheme; the matrix is data, so one text serves all matrices of a problem.
 pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
@@ -12,15 +13,10 @@ pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
     program(&["sptrsv/streamed.cuh"], &settings("Solve", &members), &[kernel])
 }
 
-fn value(problem: &Sptrsv) -> &'static str {
-    if problem.dtype == Dtype::F64 { "double" } else { "float" }
-}
-
 /// The kernel for `count` runs.
 pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
     let value = value(problem);
     let values = || format!("const {value}*");
-    let slots = format!("Sentinel<{value}>::Slot*");
     let system = vec![
         parameter("const uint4*", "runs", Arg::Array(0)),
         parameter("const u16*", "ends", Arg::Array(1)),
@@ -31,13 +27,8 @@ pub fn kernel(scheme: &Scheme, problem: &Sptrsv, count: u32) -> EntryPoint {
         parameter(format!("{value}*"), "x", Arg::C),
         number("count", count),
     ];
-    let operands = vec![
-        aggregate(format!("Streamed<{value}>"), system),
-        parameter(&slots, "work", Arg::Turn { even: 0, odd: 1 }),
-        parameter(&slots, "other", Arg::Turn { even: 1, odd: 0 }),
-        parameter("u64", "deadline_ns", Arg::DeadlineNs),
-        parameter("u32*", "status", Arg::Status),
-    ];
+    let system = aggregate(format!("Streamed<{value}>"), system);
+    let operands = std::iter::once(system).chain(waiting(value)).collect();
     EntryPoint {
         name: "solve",
         launch_bounds: Some(format!("{}, {}", WARPS_A_BLOCK * 32, scheme.blocks())),

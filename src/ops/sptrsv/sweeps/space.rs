@@ -32,15 +32,9 @@ pub fn admitted(fixed: &Fixed) -> u64 {
 
 /// Why the family has no schemes for the system, if it has none.
 pub fn lacking(system: &System) -> Option<&'static str> {
-    let problem = &system.problem;
-    if !problem.approximate {
-        Some("only for problems with `approximate`, since sweeps do not solve exactly")
-    } else if problem.rhs != 1 {
-        Some("its schemes solve for one right-hand side at a time")
-    } else if problem.dtype.is_half() || system.triangular.rows() == 0 {
-        Some("only for f32 and f64, and systems with rows")
-    } else {
-        None
+    match system.problem.approximate {
+        true => system.lacks_one_side(),
+        false => Some("only for problems with `approximate`, since sweeps do not solve exactly"),
     }
 }
 

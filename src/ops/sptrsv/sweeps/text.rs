@@ -1,9 +1,10 @@
 //! The text of a scheme's program, and the operands of its kernels.
 
 use super::scheme::Scheme;
+use crate::domain::Sptrsv;
 use crate::domain::recipe::Arg;
-use crate::domain::{Dtype, Sptrsv};
 use crate::ops::program::{EntryPoint, Setting, aggregate, number, parameter, program, settings};
+use crate::ops::sptrsv::operands::value;
 
 /// Where a launch is among those of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +67,6 @@ fn set(scheme: &Scheme, problem: &Sptrsv, place: Place) -> String {
         ("kLast", place.last.into()),
     ];
     settings(place.names().1, &members)
-}
-
-fn value(problem: &Sptrsv) -> &'static str {
-    if problem.dtype == Dtype::F64 { "double" } else { "float" }
 }
 
 /// The kernel of a launch at this place.
