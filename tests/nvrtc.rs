@@ -2,7 +2,7 @@
 //! header allows.
 //!
 //! SpMM's spaces have tens of thousands of texts: of each form of a family (candidates with the same parameters) one of
-//! `SPARSETUNE_NVRTC_EVERY` (default 128) is compiled, chosen by digest, and at least eight; `SPARSETUNE_NVRTC_ONLY` leaves those whose label contains a text (`Bf16`,
+//! `SPARSETUNE_NVRTC_EVERY` (default 192) is compiled, chosen by digest, and at least four; `SPARSETUNE_NVRTC_ONLY` leaves those whose label contains a text (`Bf16`,
 //! `row_split`).
 //!
 //! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail if `CI` or `SPARSETUNE_REQUIRE_NVRTC` is
@@ -21,9 +21,9 @@ use sparsetune::engine::cuda::source::{self, SourceError};
 use std::collections::BTreeMap;
 
 /// One text of so many is compiled, unless the environment says otherwise.
-const EVERY: usize = 128;
+const EVERY: usize = 192;
 /// Texts of a form that are compiled at least.
-const FEWEST: usize = 8;
+const FEWEST: usize = 4;
 
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
