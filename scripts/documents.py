@@ -245,8 +245,8 @@ def mean(values):
 
 def both(rows):
     """By the clock that decides, and in brackets by that of single calls, of those that were timed by it: a budget may end before."""
-    speedups = lambda clock: mean([float(row[clock]) for row in rows if row[clock]])
-    return f"{speedups('speedup'):.2f} ({speedups('isolated_speedup'):.2f})"
+    pipelined, isolated = ([float(row[clock]) for row in rows if row[clock]] for clock in ("speedup", "isolated_speedup"))
+    return f"{mean(pipelined):.2f}" + (f" ({mean(isolated):.2f})" if isolated else "")
 
 
 def worst(rows):
@@ -311,6 +311,17 @@ def unordered():
     return table(["problem", "all", *names], out)
 
 
+def other_products():
+    """A row for each problem: all matrices, the worst, and by entries."""
+    rows = recorded("h100-others-spmm.csv")
+    few = lambda row: int(row["nnz"]) < 10_000
+    out = [
+        [problem, str(len(of)), both(of), worst(of), both([row for row in of if few(row)]), both([row for row in of if not few(row)])]
+        for problem, of in grouped(rows, "problem").items()
+    ]
+    return table(["problem", "matrices", "all", "worst", "below 10,000 nonzeros", "10,000 and more"], out)
+
+
 def every_product():
     out = []
     for row in row_major():
@@ -322,16 +333,36 @@ def every_product():
     return table(["problem", "matrix", "class", "nonzeros", "us", "cuSPARSE us", "speed-up", "of the bound", "winner"], out)
 
 
+ROWS_A_LEVEL = {"4-32": "4 to 32", "32-256": "32 to 256", "256-2000": "256 to 2000", ">= 2000": "2000 and more"}
+
+
+def rows_a_level(name):
+    return ROWS_A_LEVEL.get(name, name).replace("<", "&lt;")
+
+
 def solves():
     rows, sides = recorded("h100-sptrsv-cusparse-12.9.4.csv"), recorded("h100-sptrsv-16-cusparse-12.9.4.csv")
-    named = {"4-32": "4 to 32", "32-256": "32 to 256", "256-2000": "256 to 2000", ">= 2000": "2000 and more"}
     of_sides = grouped(sides, "class")
     out = [
-        [named.get(name, name).replace("<", "&lt;"), str(len(of)), both(of), worst(of), both(of_sides[name]), worst(of_sides[name])]
+        [rows_a_level(name), str(len(of)), both(of), worst(of), both(of_sides[name]), worst(of_sides[name])]
         for name, of in grouped(rows, "class").items()
     ]
     out.append(["all", str(len(rows)), both(rows), worst(rows), both(sides), worst(sides)])
     return table(["rows / levels", "systems", "over the best of SpSV", "worst", "16 sides: over SpSM", "worst"], out)
+
+
+def other_solves():
+    """Real systems apart from generated ones, whose names are specifications."""
+    rows = recorded("h100-others-sptrsv.csv")
+    of_kind = lambda generated: [row for row in rows if (":" in row["matrix"]) == generated]
+    out = []
+    for name in ["< 4", *ROWS_A_LEVEL]:
+        for kind in (False, True):
+            of = [row for row in of_kind(kind) if row["class"] == name]
+            out.append([rows_a_level(name), "generated" if kind else "real", str(len(of)), both(of), worst(of)])
+    for kind in (False, True):
+        out.append(["all", "generated" if kind else "real", str(len(of_kind(kind))), both(of_kind(kind)), worst(of_kind(kind))])
+    return table(["rows / levels", "systems", "number", "over the best of SpSV", "worst"], out)
 
 
 def row_by_row():
@@ -367,7 +398,8 @@ def h200():
 
 
 TABLES = {
-    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "unordered products": unordered, "solves": solves, "row by row": row_by_row,
+    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "unordered products": unordered, "other products": other_products,
+    "solves": solves, "other solves": other_solves, "row by row": row_by_row,
     "searches": searches, "an H200": h200,
 }
 
