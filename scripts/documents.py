@@ -270,8 +270,13 @@ def table(head, rows):
 
 
 def recorded(name):
+    """The rows of a recording. Where a vendor's routine wins, be it cuBLAS, nothing is gained: 1, though cuBLAS may be far ahead of cuSPARSE."""
     with open(ROOT / "benches/results" / name, newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if row.get("winner", "").startswith("vendor"):
+            row |= {clock: "1" for clock in ("speedup", "isolated_speedup") if row.get(clock)}
+    return rows
 
 
 def products_of(*recordings):
@@ -291,8 +296,42 @@ def row_major():
     """What was measured last of each problem: a later build has f32 alone, and some matrices more; later ones N = 1 and 8, and 32, 128 and 256."""
     before, later, narrow, wide = (recorded(f"h100-cusparse-12.9.4-{name}.csv") for name in ("turned", "expanded", "near", "wide"))
     pair = lambda row: (row["problem"], row["matrix"])
-    newer = {pair(row): row for row in [*later, *narrow, *wide] if row["problem"].startswith("f32")}
-    return [newer.get(pair(row), row) for row in before if "row" in row["problem"]]
+    found = {pair(row): row for row in before if "row" in row["problem"]}
+    # Of the one build between, what the suite's other runs have; of the last ones, all.
+    found |= {pair(row): row for row in later if pair(row) in found and row["problem"].startswith("f32")}
+    found |= {pair(row): row for row in [*narrow, *wide]}
+    order = list(dict.fromkeys(row["problem"] for row in before))
+    return sorted(found.values(), key=lambda row: order.index(row["problem"]))
+
+
+def worst_five(rows):
+    least = sorted(rows, key=lambda row: float(row["speedup"]))[:5]
+    return ", ".join(f"{row['matrix']} {float(row['speedup']):.2f}" for row in least)
+
+
+def worst_products():
+    rows = [*row_major(), *recorded("h100-column-cusparse-12.9.4.csv")]
+    return table(["problem", "the five least"], [[problem, worst_five(of)] for problem, of in grouped(rows, "problem").items()])
+
+
+def preparing():
+    """Milliseconds of preprocessing and calls until it is recovered, of the plans that were found."""
+    named = {
+        "products, 52 other matrices": "h100-others-spmm.csv", "products, the suite": "h100-trials-48-spmm.csv",
+        "solves, one side": "h100-sptrsv-cusparse-12.9.4.csv", "solves, other systems": "h100-others-sptrsv.csv",
+        "solves, 16 sides, eight largest": "h100-sptrsv-16-cusparse-12.9.4.csv",
+    }
+    out = []
+    for name, file in named.items():
+        for problem, of in grouped([row for row in recorded(file) if row["break_even_calls"]], "problem").items():
+            calls = [int(row["break_even_calls"]) for row in of]
+            most = max(of, key=lambda row: int(row["break_even_calls"]))
+            spent = [float(row["preprocess_ms"]) for row in of]
+            out.append([
+                name, problem, str(len(of)), f"{statistics.median(spent):.1f}", f"{max(spent):,.0f}", f"{statistics.median(calls):,.0f}",
+                f"{max(calls):,}" + (f" {most['matrix']}" if max(calls) else ""),
+            ])
+    return table(["plans", "problem", "number", "ms, median", "most", "calls until recovered, median", "most"], out)
 
 
 def products():
@@ -340,6 +379,10 @@ def rows_a_level(name):
     return ROWS_A_LEVEL.get(name, name).replace("<", "&lt;")
 
 
+# Unit diagonals beside entries of one: what such a system is rewritten to cancels, and its solution grows.
+NOT_REWRITTEN = ["4elt", "email-Enron", "as-caida20071105", "road_COL upper"]
+
+
 def solves():
     rows, sides = recorded("h100-sptrsv-cusparse-12.9.4.csv"), recorded("h100-sptrsv-16-cusparse-12.9.4.csv")
     of_sides = grouped(sides, "class")
@@ -347,8 +390,19 @@ def solves():
         [rows_a_level(name), str(len(of)), both(of), worst(of), both(of_sides[name]), worst(of_sides[name])]
         for name, of in grouped(rows, "class").items()
     ]
-    out.append(["all", str(len(rows)), both(rows), worst(rows), both(sides), worst(sides)])
+    part = lambda rows, of: [row for row in rows if (row["matrix"] in NOT_REWRITTEN) == of]
+    for name, of in {"all that may be rewritten": [False], "all that may not, or refined": [True], "all": [False, True]}.items():
+        one, several = ([row for those in of for row in part(found, those)] for found in (rows, sides))
+        out.append([name, str(len(one)), both(one), worst(one), both(several), worst(several)])
     return table(["rows / levels", "systems", "over the best of SpSV", "worst", "16 sides: over SpSM", "worst"], out)
+
+
+def worst_solves():
+    files = {
+        "one side": "h100-sptrsv-cusparse-12.9.4.csv", "one side, other systems": "h100-others-sptrsv.csv", "16 sides": "h100-sptrsv-16-cusparse-12.9.4.csv",
+        "one side, row by row": "h100-sptrsv-row-wise.csv",
+    }
+    return table(["problem", "the five least"], [[name, worst_five(recorded(file))] for name, file in files.items()])
 
 
 def other_solves():
@@ -377,8 +431,11 @@ def row_by_row():
 
 def searches():
     out = []
-    products = [*row_major(), *recorded("h100-column-cusparse-12.9.4.csv")]
-    for name, rows in {"products": products, "solves": recorded("h100-sptrsv-cusparse-12.9.4.csv")}.items():
+    unordered = [row | {"matrix": f"{row['matrix']} (in no order)"} for row in recorded("h100-unordered-cusparse-12.9.4.csv")]
+    products = [*row_major(), *recorded("h100-column-cusparse-12.9.4.csv"), *recorded("h100-others-spmm.csv"), *unordered]
+    solves = [*recorded("h100-sptrsv-cusparse-12.9.4.csv"), *recorded("h100-others-sptrsv.csv")]
+    sides, by_row = recorded("h100-sptrsv-16-cusparse-12.9.4.csv"), recorded("h100-sptrsv-row-wise.csv")
+    for name, rows in {"products": products, "solves": solves, "solves of 16 sides": sides, "solves row by row": by_row}.items():
         took = [float(row["tuning_s"]) for row in rows]
         longest = max(rows, key=lambda row: float(row["tuning_s"]))
         of = f"{longest['matrix']} ({int(longest['nnz']):,} nonzeros), {longest['problem']}"
@@ -398,9 +455,9 @@ def h200():
 
 
 TABLES = {
-    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "unordered products": unordered, "other products": other_products,
-    "solves": solves, "other solves": other_solves, "row by row": row_by_row,
-    "searches": searches, "an H200": h200,
+    "products": products, "every product": every_product, "products on a CPU": products_on_cpu, "unordered products": unordered, "other products": other_products, "worst products": worst_products,
+    "solves": solves, "other solves": other_solves, "worst solves": worst_solves, "row by row": row_by_row,
+    "searches": searches, "preparing": preparing, "an H200": h200,
 }
 
 

@@ -10,8 +10,7 @@ use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scra
 use crate::ops::Refusal;
 use crate::ops::sptrsv::kept::{Kept, distinct};
 use crate::ops::sptrsv::slices::equations::Equations;
-use crate::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
-use crate::ops::sptrsv::slices::split::{Parts, split};
+use crate::ops::sptrsv::slices::unrewritten::Unrewritten;
 use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,19 +18,16 @@ use std::time::Instant;
 /// Most bytes of packed systems that are kept for later schemes.
 const KEPT_BYTES: u64 = 1 << 30;
 
-/// Equations that are not rewritten: only the diagonal is divided out.
-const PLAIN: Rewrite = Rewrite::of(0, 64);
-
 /// Keeps what schemes of one system share: the equations by their longest row, and each packing.
 pub struct OverlappedLowerer {
-    equations: Vec<(u32, Arc<Equations>)>,
+    equations: Unrewritten,
     packed: Kept<Shape, Packed>,
 }
 
 impl Default for OverlappedLowerer {
     fn default() -> Self {
         let packed = Kept::at_most(KEPT_BYTES, Packed::bytes);
-        Self { equations: Vec::new(), packed }
+        Self { equations: Unrewritten::default(), packed }
     }
 }
 
@@ -65,7 +61,7 @@ impl OverlappedLowerer {
         let legal = schemes.filter(|scheme| legal(scheme, system).is_ok());
         let shapes = distinct(legal.map(|scheme| scheme.shape));
         for longest in distinct(shapes.iter().map(Shape::row_terms)) {
-            let equations = self.equations(longest, system);
+            let equations = self.equations.of(longest as usize, system);
             let such: Vec<Shape> =
                 shapes.iter().filter(|shape| shape.row_terms() == longest).copied().collect();
             self.packed.make(&such, |shape| proved(shape, &equations, system));
@@ -73,24 +69,12 @@ impl OverlappedLowerer {
     }
 
     fn packed(&mut self, shape: &Shape, system: &System) -> Result<(f64, Arc<Packed>), Refusal> {
-        let equations = self.equations(shape.row_terms(), system);
+        let equations = self.equations.of(shape.row_terms() as usize, system);
         let packed = match self.packed.get(shape) {
             Some(packed) => packed,
             None => self.packed.put(*shape, proved(shape, &equations, system)?),
         };
         Ok((equations.ms, packed))
-    }
-
-    fn equations(&mut self, longest: u32, system: &System) -> Arc<Equations> {
-        if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == longest) {
-            return known.clone();
-        }
-        let equations = Arc::new(split(rewrite(system, PLAIN), Parts::of_rows(longest as usize)));
-        if self.equations.len() > 1 {
-            self.equations.remove(0);
-        }
-        self.equations.push((longest, equations.clone()));
-        equations
     }
 }
 

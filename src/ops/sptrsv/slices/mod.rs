@@ -18,6 +18,7 @@ pub mod space;
 pub mod split;
 pub mod survey;
 pub mod text;
+pub mod unrewritten;
 
 pub use estimate::Estimate;
 pub use lower::SlicesLowerer;

@@ -10,8 +10,7 @@ use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scra
 use crate::ops::Refusal;
 use crate::ops::sptrsv::kept::{Kept, distinct};
 use crate::ops::sptrsv::slices::equations::Equations;
-use crate::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
-use crate::ops::sptrsv::slices::split::{Parts, split};
+use crate::ops::sptrsv::slices::unrewritten::Unrewritten;
 use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,18 +18,15 @@ use std::time::Instant;
 /// Most bytes of packed systems that are kept for later schemes.
 const KEPT_BYTES: u64 = 1 << 30;
 
-/// Equations that are not rewritten: only the diagonal is divided out.
-const PLAIN: Rewrite = Rewrite::of(0, 64);
-
 /// Keeps what schemes of one system share: the equations by their longest row, and the packings by the most terms of a run.
 pub struct StreamedLowerer {
-    equations: Vec<(usize, Arc<Equations>)>,
+    equations: Unrewritten,
     packed: Kept<u32, Packed>,
 }
 
 impl Default for StreamedLowerer {
     fn default() -> Self {
-        Self { equations: Vec::new(), packed: Kept::at_most(KEPT_BYTES, Packed::bytes) }
+        Self { equations: Unrewritten::default(), packed: Kept::at_most(KEPT_BYTES, Packed::bytes) }
     }
 }
 
@@ -39,7 +35,7 @@ impl StreamedLowerer {
         let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
         legal(&scheme, system).map_err(Refusal)?;
         let most = scheme.run_terms();
-        let equations = self.equations(longest_row(most, system), system);
+        let equations = self.equations.of(longest_row(most, system), system);
         let packed = match self.packed.get(&most) {
             Some(packed) => packed,
             None => self.packed.put(most, proved(most, &equations, system)?),
@@ -69,20 +65,11 @@ impl StreamedLowerer {
         let legal = schemes.filter(|scheme| legal(scheme, system).is_ok());
         let runs = distinct(legal.map(|scheme| scheme.run_terms()));
         for longest in distinct(runs.iter().map(|&most| longest_row(most, system))) {
-            let equations = self.equations(longest, system);
+            let equations = self.equations.of(longest, system);
             let such = runs.iter().filter(|most| longest_row(**most, system) == longest);
             let such: Vec<u32> = such.copied().collect();
             self.packed.make(&such, |&most| proved(most, &equations, system));
         }
-    }
-
-    fn equations(&mut self, longest: usize, system: &System) -> Arc<Equations> {
-        if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == longest) {
-            return known.clone();
-        }
-        let equations = Arc::new(split(rewrite(system, PLAIN), Parts::of_rows(longest)));
-        self.equations.push((longest, equations.clone()));
-        equations
     }
 }
 
@@ -169,8 +156,7 @@ mod tests {
                 (0..system.triangular.rows()).map(|row| (row % 17) as f64 / 4.0 - 2.0).collect();
             let expected = oracle::sptrsv(&system.triangular, &b, 1);
             for most in [128, 192, 256] {
-                let equations =
-                    StreamedLowerer::default().equations(longest_row(most, &system), &system);
+                let equations = Unrewritten::default().of(longest_row(most, &system), &system);
                 let packed = proved(most, &equations, &system).unwrap();
                 for (got, expected) in solved(&packed, &b).iter().zip(&expected) {
                     let error = (got - expected).abs();
