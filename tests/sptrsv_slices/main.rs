@@ -5,12 +5,15 @@ mod alike;
 mod amplifying;
 #[path = "../fixture/backward_error.rs"]
 mod backward_error;
+#[path = "../fixture/cancelling.rs"]
+mod cancelling;
 #[path = "../fixture/gpu.rs"]
 mod fixture;
 mod refined;
 
 use amplifying::unit;
 use backward_error::row_errors;
+use cancelling::cancelling;
 use fixture::gpu;
 use rayon::ThreadPoolBuilder;
 use sparsetune::domain::problem::{Diagonal, Triangle};
@@ -413,16 +416,7 @@ fn right_hand_sides_that_cancel_cost_digits_only_where_equations_are_rewritten()
     let mut apart: f64 = 0.0;
     for spec in ["ilu0_poisson2d:nx=60,ny=40,seed=1", "ilu0_random:n=3000,per_row=5,seed=1"] {
         let system = system(&generated(spec), LOWER);
-        let t = &system.triangular;
-        let known: Vec<f64> = (0..t.rows())
-            .map(|r| 10f64.powi((r % 13) as i32 - 6) * if r % 2 == 0 { 1.0 } else { -1.0 })
-            .collect();
-        let row = |s: usize| {
-            let (cols, vals) = t.row(s);
-            let terms = cols.iter().zip(vals).map(|(&col, value)| value * known[col as usize]);
-            terms.sum::<f64>() + t.diagonal[s] * known[s]
-        };
-        let b: Vec<f64> = (0..t.rows()).map(row).collect();
+        let b = cancelling(&system);
         let error = |window_ns| {
             let packed = pack(&equations(&system, window_ns, 256), Dtype::F64, packing(32, 0));
             backward_error(&system, &interpret(&packed.expect("packs"), 32, &b), &b)

@@ -16,6 +16,9 @@ const SIBLINGS: usize = 8;
 /// What awaiting one more unknown costs, in rows to compute.
 const AWAITED_COST: f64 = 0.5;
 
+/// The number of no group, which has nothing.
+const NOBODY: u32 = u32::MAX - 1;
+
 /// What a warp does: rows by pass, and the unknowns of earlier windows that they need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
@@ -123,6 +126,14 @@ struct Open {
     near: Vec<u32>,
 }
 
+impl Open {
+    fn of(number: u32, window: Window<'_>) -> Self {
+        let counts = vec![0; window.ends.len()];
+        let (rows, unknowns, near) = (Vec::new(), Vec::new(), Vec::new());
+        Self { number, counts, awaited: 0, rows, unknowns, near }
+    }
+}
+
 impl<'a> Grouping<'a> {
     fn new<'p>(
         window: Window<'a>,
@@ -132,24 +143,30 @@ impl<'a> Grouping<'a> {
     ) -> Self {
         let count = window.rows.len();
         let first = window.rows.first().map_or(0, |&row| place(row));
-        let mut outside: Vec<u32> = window
-            .rows
-            .iter()
-            .flat_map(|&row| parents(row).iter().copied().filter(|&it| place(it) < first))
-            .collect();
-        outside.sort_unstable_by_key(|&it| place(it));
-        outside.dedup();
-        let (mut start, mut items) = (vec![0], Vec::new());
+        let mut start = Vec::with_capacity(count + 1);
+        start.push(0);
+        let mut places: Vec<usize> = Vec::new();
+        let mut outside: Vec<(usize, u32)> = Vec::new();
         for &row in window.rows {
-            items.extend(parents(row).iter().map(|&it| match place(it).checked_sub(first) {
-                Some(inside) => inside as u32,
-                None => {
-                    let at = outside.partition_point(|&other| place(other) < place(it));
-                    (count + at) as u32
+            for &it in parents(row) {
+                let at = place(it);
+                places.push(at);
+                if at < first {
+                    outside.push((at, it));
                 }
-            }));
-            start.push(items.len());
+            }
+            start.push(places.len());
         }
+        outside.sort_unstable();
+        outside.dedup();
+        // Found by halving in an array of nothing else: there are as many searches as entries.
+        let before: Vec<usize> = outside.iter().map(|&(at, _)| at).collect();
+        let outside: Vec<u32> = outside.into_iter().map(|(_, unknown)| unknown).collect();
+        let number = |&at: &usize| match at.checked_sub(first) {
+            Some(inside) => inside as u32,
+            None => (count + before.partition_point(|&other| other < at)) as u32,
+        };
+        let items = places.iter().map(number).collect();
         let needs = Lists { start, items };
         let all = count + outside.len();
         let needed_by = needs.turned(all);
@@ -175,19 +192,18 @@ impl<'a> Grouping<'a> {
 
     /// All groups; `None` if a row needs more than a group may have, and there is more than one level.
     fn all(mut self) -> Option<Vec<Group>> {
+        // Such a row fits into no group, and would be met last, once most groups are made.
+        let alone = Open::of(NOBODY, self.window);
+        if self.window.ends.len() > 1
+            && !(0..self.owned.len() as u32).rev().all(|row| self.search(row, &alone))
+        {
+            return None;
+        }
         let mut groups = Vec::new();
         let mut seeds = Seeds::of(self.window.ends);
         while let Some(seed) = seeds.next(&self.owned) {
-            let mut open = Open {
-                number: groups.len() as u32,
-                counts: vec![0; self.window.ends.len()],
-                awaited: 0,
-                rows: Vec::new(),
-                unknowns: Vec::new(),
-                near: Vec::new(),
-            };
-            self.search(seed, open.number);
-            if !self.fits(&open) {
+            let mut open = Open::of(groups.len() as u32, self.window);
+            if !self.search(seed, &open) {
                 // A row of a single level has no more terms than lanes can await: `Scheme::of`.
                 return None;
             }
@@ -203,15 +219,14 @@ impl<'a> Grouping<'a> {
         let mut looked_aside = false;
         loop {
             if let Some(best) = self.cheapest(open) {
-                self.search(best, open.number);
+                self.search(best, open);
                 self.take(open);
             } else if !looked_aside {
                 looked_aside = true;
                 self.look_aside(open);
             } else {
                 let Some(seed) = seeds.next(&self.owned) else { return };
-                self.search(seed, open.number);
-                if !self.fits(open) {
+                if !self.search(seed, open) {
                     return;
                 }
                 self.take(open);
@@ -220,39 +235,41 @@ impl<'a> Grouping<'a> {
         }
     }
 
-    /// Finds what a group would have to take in with a row.
-    fn search(&mut self, row: u32, group: u32) {
+    /// Finds what a group would have to take in with a row; whether that fits. Ends where it does not: most searches of a group that is
+    /// nearly full do not fit.
+    fn search(&mut self, row: u32, open: &Open) -> bool {
         self.searches += 1;
         let (count, mark) = (self.owned.len(), self.searches);
+        let (most_rows, most_awaited) = (self.shape.rows(), 32 * self.shape.awaited as usize);
+        let most_awaited = most_awaited.saturating_sub(open.awaited as usize);
+        let mut counts = [0u32; 32];
+        counts[..open.counts.len()].copy_from_slice(&open.counts);
         self.rows.clear();
         self.awaited.clear();
         self.rows.push(row);
         self.met[row as usize] = mark;
-        let most = (self.shape.rows() * self.shape.levels) as usize;
         let mut at = 0;
-        while at < self.rows.len() && self.rows.len() <= most {
-            for &need in self.needs.of(self.rows[at]) {
+        while at < self.rows.len() {
+            let row = self.rows[at];
+            let level = &mut counts[self.level_of[row as usize] as usize];
+            *level += 1;
+            if *level > most_rows {
+                return false;
+            }
+            for &need in self.needs.of(row) {
                 let need_at = need as usize;
-                if self.met[need_at] == mark || self.taken[need_at] == group {
+                if self.met[need_at] == mark || self.taken[need_at] == open.number {
                     continue;
                 }
                 self.met[need_at] = mark;
                 if need_at < count { self.rows.push(need) } else { self.awaited.push(need) }
             }
+            if self.awaited.len() > most_awaited {
+                return false;
+            }
             at += 1;
         }
-    }
-
-    /// Whether what the last search found fits into the group.
-    fn fits(&self, open: &Open) -> bool {
-        let most = self.shape.rows();
-        let mut counts = [0u32; 32];
-        let levels = self.rows.iter().map(|&row| self.level_of[row as usize] as usize);
-        let rows = levels.into_iter().all(|level| {
-            counts[level] += 1;
-            counts[level] + open.counts[level] <= most
-        });
-        rows && open.awaited + self.awaited.len() as u32 <= 32 * self.shape.awaited
+        true
     }
 
     /// Takes in what the last search found.
@@ -280,8 +297,7 @@ impl<'a> Grouping<'a> {
             if self.owned[row as usize] {
                 continue;
             }
-            self.search(row, open.number);
-            if !self.fits(open) {
+            if !self.search(row, open) {
                 continue;
             }
             open.near.push(row);

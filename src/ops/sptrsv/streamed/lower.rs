@@ -12,7 +12,6 @@ use crate::ops::sptrsv::kept::{Kept, distinct};
 use crate::ops::sptrsv::slices::equations::Equations;
 use crate::ops::sptrsv::slices::unrewritten::Unrewritten;
 use crate::ops::sptrsv::{System, no_candidate};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Most bytes of packed systems that are kept for later schemes.
