@@ -9,13 +9,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
+    # Of one value that value, which exp and log would change in its last digit.
+    return values[0] if len(values) == 1 else math.exp(sum(map(math.log, values)) / len(values))
 
 
 def both(rows):
-    """By the clock that decides, and in brackets by that of single calls, of those that were timed by it: a budget may end before."""
+    """By the clock that decides, and in brackets by that of single calls. A budget may end before calls are timed so: then of how many they were."""
     pipelined, isolated = ([float(row[clock]) for row in rows if row[clock]] for clock in ("speedup", "isolated_speedup"))
-    return f"{mean(pipelined):.2f}" + (f" ({mean(isolated):.2f})" if isolated else "")
+    if not isolated:
+        return f"{mean(pipelined):.2f}"
+    timed = "" if len(isolated) == len(pipelined) else f" of {len(isolated)}"
+    return f"{mean(pipelined):.2f} ({mean(isolated):.2f}{timed})"
 
 
 def worst(rows):
@@ -148,8 +152,8 @@ def rows_a_level(name):
     return ROWS_A_LEVEL.get(name, name).replace("<", "&lt;")
 
 
-# Unit diagonals beside entries of one: what such a system is rewritten to cancels, and its solution grows.
-NOT_REWRITTEN = ["4elt", "email-Enron", "as-caida20071105", "road_COL upper"]
+# Unit diagonals beside entries of one, so that terms cancel and the solution grows: rewritten only where it is refined.
+AMPLIFYING = ["4elt", "email-Enron", "as-caida20071105", "road_COL upper"]
 
 
 def solves():
@@ -159,8 +163,8 @@ def solves():
         [rows_a_level(name), str(len(of)), both(of), worst(of), both(of_sides[name]), worst(of_sides[name])]
         for name, of in grouped(rows, "class").items()
     ]
-    part = lambda rows, of: [row for row in rows if (row["matrix"] in NOT_REWRITTEN) == of]
-    for name, of in {"all that may be rewritten": [False], "all that may not, or refined": [True], "all": [False, True]}.items():
+    part = lambda rows, of: [row for row in rows if (row["matrix"] in AMPLIFYING) == of]
+    for name, of in {"all that may be rewritten": [False], "all that may not unless refined": [True], "all": [False, True]}.items():
         one, several = ([row for those in of for row in part(found, those)] for found in (rows, sides))
         out.append([name, str(len(one)), both(one), worst(one), both(several), worst(several)])
     return table(["rows / levels", "systems", "over the best of SpSV", "worst", "16 sides: over SpSM", "worst"], out)
@@ -201,10 +205,12 @@ def row_by_row():
 def searches():
     out = []
     unordered = [row | {"matrix": f"{row['matrix']} (in no order)"} for row in recorded("h100-unordered-cusparse-12.9.4.csv")]
-    products = [*row_major(), *recorded("h100-column-cusparse-12.9.4.csv"), *recorded("h100-others-spmm.csv"), *unordered]
-    solves = [*recorded("h100-sptrsv-cusparse-12.9.4.csv"), *recorded("h100-others-sptrsv.csv")]
-    sides, by_row = recorded("h100-sptrsv-16-cusparse-12.9.4.csv"), recorded("h100-sptrsv-row-wise.csv")
-    for name, rows in {"products": products, "solves": solves, "solves of 16 sides": sides, "solves row by row": by_row}.items():
+    searched = {
+        "products": [*row_major(), *recorded("h100-column-cusparse-12.9.4.csv"), *unordered], "products, other matrices": recorded("h100-others-spmm.csv"),
+        "solves": recorded("h100-sptrsv-cusparse-12.9.4.csv"), "solves, other systems": recorded("h100-others-sptrsv.csv"),
+        "solves of 16 sides": recorded("h100-sptrsv-16-cusparse-12.9.4.csv"), "solves row by row": recorded("h100-sptrsv-row-wise.csv"),
+    }
+    for name, rows in searched.items():
         took = [float(row["tuning_s"]) for row in rows]
         longest = max(rows, key=lambda row: float(row["tuning_s"]))
         of = f"{longest['matrix']} ({int(longest['nnz']):,} nonzeros), {longest['problem']}"
@@ -214,7 +220,8 @@ def searches():
 
 def h200():
     out = []
-    rows = [row | {"speedup": float(row["after_vendor_us"]) / float(row["after_us"])} for row in recorded("h200-cusparse-12.9.4.csv")]
+    gained = lambda row: 1.0 if row["winner"] == "vendor" else float(row["after_vendor_us"]) / float(row["after_us"])
+    rows = [row | {"speedup": gained(row)} for row in recorded("h200-cusparse-12.9.4.csv")]
     # All solves together: they differ in the triangle.
     for row in rows:
         row["problem"] = "sptrsv f64" if row["problem"].startswith("sptrsv") else row["problem"]

@@ -142,14 +142,14 @@ impl<'a> Grouping<'a> {
         place: &impl Fn(u32) -> usize,
     ) -> Self {
         let count = window.rows.len();
-        let first = window.rows.first().map_or(0, |&row| place(row));
+        let first = window.rows.first().map_or(0, |&row| place(row) as u32);
         let mut start = Vec::with_capacity(count + 1);
         start.push(0);
-        let mut places: Vec<usize> = Vec::new();
-        let mut outside: Vec<(usize, u32)> = Vec::new();
+        let mut places: Vec<u32> = Vec::new();
+        let mut outside: Vec<(u32, u32)> = Vec::new();
         for &row in window.rows {
             for &it in parents(row) {
-                let at = place(it);
+                let at = place(it) as u32;
                 places.push(at);
                 if at < first {
                     outside.push((at, it));
@@ -160,10 +160,10 @@ impl<'a> Grouping<'a> {
         outside.sort_unstable();
         outside.dedup();
         // Found by halving in an array of nothing else: there are as many searches as entries.
-        let before: Vec<usize> = outside.iter().map(|&(at, _)| at).collect();
+        let before: Vec<u32> = outside.iter().map(|&(at, _)| at).collect();
         let outside: Vec<u32> = outside.into_iter().map(|(_, unknown)| unknown).collect();
-        let number = |&at: &usize| match at.checked_sub(first) {
-            Some(inside) => inside as u32,
+        let number = |&at: &u32| match at.checked_sub(first) {
+            Some(inside) => inside,
             None => (count + before.partition_point(|&other| other < at)) as u32,
         };
         let items = places.iter().map(number).collect();
@@ -190,7 +190,7 @@ impl<'a> Grouping<'a> {
         }
     }
 
-    /// All groups; `None` if a row needs more than a group may have, and there is more than one level.
+    /// All groups; `None` if a row needs more than a group may have.
     fn all(mut self) -> Option<Vec<Group>> {
         // Such a row fits into no group, and would be met last, once most groups are made.
         let alone = Open::of(NOBODY, self.window);

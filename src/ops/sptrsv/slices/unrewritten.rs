@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Only the diagonal is divided out.
 const PLAIN: Rewrite = Rewrite::of(0, 64);
 
-/// Most equations that are kept: as many as a family has lengths of rows among the schemes that it lists.
+/// Most equations that are kept, so that memory stays bounded: as many as `streamed` has lengths of runs.
 const MOST: usize = 3;
 
 /// Keeps the equations of a system by the longest row that they leave.
