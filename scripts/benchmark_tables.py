@@ -163,9 +163,8 @@ def solves():
         [rows_a_level(name), str(len(of)), both(of), worst(of), both(of_sides[name]), worst(of_sides[name])]
         for name, of in grouped(rows, "class").items()
     ]
-    part = lambda rows, of: [row for row in rows if (row["matrix"] in AMPLIFYING) == of]
-    for name, of in {"all that may be rewritten": [False], "all that may not unless refined": [True], "all": [False, True]}.items():
-        one, several = ([row for those in of for row in part(found, those)] for found in (rows, sides))
+    for name, amplifying in {"all that may be rewritten": [False], "all that may not unless refined": [True], "all": [False, True]}.items():
+        one, several = ([row for row in found if (row["matrix"] in AMPLIFYING) in amplifying] for found in (rows, sides))
         out.append([name, str(len(one)), both(one), worst(one), both(several), worst(several)])
     return table(["rows / levels", "systems", "over the best of SpSV", "worst", "16 sides: over SpSM", "worst"], out)
 
@@ -193,11 +192,10 @@ def other_solves():
 
 
 def row_by_row():
-    out = []
-    for row in recorded("h100-sptrsv-row-wise.csv"):
+    rows, out = recorded("h100-sptrsv-row-wise.csv"), []
+    for row in rows:
         cells = [row["matrix"], f"{int(row['levels']):,}", f"{float(row['us']):.0f}", f"{float(row['vendor_us']):.0f}"]
         out.append([*cells, f"{float(row['speedup']):.2f}", row["winner"].split()[0]])
-    rows = recorded("h100-sptrsv-row-wise.csv")
     out.append([f"all {len(rows)}", "", "", "", f"{mean([float(row['speedup']) for row in rows]):.2f}", ""])
     return table(["system", "levels", "us", "SpSV us", "speed-up", "winner"], out)
 

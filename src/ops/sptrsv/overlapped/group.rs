@@ -43,7 +43,7 @@ pub fn groups<'a>(
     window: Window<'_>,
     shape: &Shape,
     parents: &impl Fn(u32) -> &'a [u32],
-    place: &impl Fn(u32) -> usize,
+    place: &impl Fn(u32) -> u32,
 ) -> (Vec<Group>, u32) {
     if let Some(groups) = Grouping::new(window, shape, parents, place).all() {
         return (groups, 1);
@@ -139,17 +139,17 @@ impl<'a> Grouping<'a> {
         window: Window<'a>,
         shape: &'a Shape,
         parents: &impl Fn(u32) -> &'p [u32],
-        place: &impl Fn(u32) -> usize,
+        place: &impl Fn(u32) -> u32,
     ) -> Self {
         let count = window.rows.len();
-        let first = window.rows.first().map_or(0, |&row| place(row) as u32);
+        let first = window.rows.first().map_or(0, |&row| place(row));
         let mut start = Vec::with_capacity(count + 1);
         start.push(0);
         let mut places: Vec<u32> = Vec::new();
         let mut outside: Vec<(u32, u32)> = Vec::new();
         for &row in window.rows {
             for &it in parents(row) {
-                let at = place(it) as u32;
+                let at = place(it);
                 places.push(at);
                 if at < first {
                     outside.push((at, it));

@@ -63,7 +63,7 @@ pub fn pack(equations: &Equations, dtype: Dtype, shape: &Shape) -> Result<Packed
         .map(|(rows, ends)| {
             let window = Window { rows, ends: &ends };
             let parents = |row: u32| equations.unknown(row as usize).0;
-            groups(window, shape, &parents, &|row: u32| place[row as usize] as usize)
+            groups(window, shape, &parents, &|row: u32| place[row as usize])
         })
         .collect();
     let windows = of_windows.iter().map(|(_, windows)| windows).sum();

@@ -244,8 +244,7 @@ fn survey(system: &System, by_level: &ByLevel, place: &[u32], shape: &Shape) -> 
             &columns[columns.len().saturating_sub(shape.row_terms() as usize)..]
         };
         let window = Window { rows: window, ends };
-        let (groups, split) =
-            groups(window, shape, &parents, &|row: u32| place[row as usize] as usize);
+        let (groups, split) = groups(window, shape, &parents, &|row: u32| place[row as usize]);
         seen += 1.0;
         sum.windows += f64::from(split);
         sum.levels += ends.len() as f64;
