@@ -1,5 +1,9 @@
 //! Rewriting level by level: what [`super::rewrite`] makes of a system, and a survey of some of its levels.
 
+mod later;
+mod pattern;
+
+use self::pattern::Pattern;
 use super::accumulate::Accumulators;
 use super::alike::Alike;
 use super::equations::{Equations, Place, Segment, coefficient};
@@ -40,6 +44,12 @@ pub(super) struct Rewriting<'a> {
     /// Magnitude of each equation, see `GROWTH`.
     growth: Vec<f64>,
     alike: Alike,
+    /// Levels of fewer rows are looked at by a pattern.
+    narrow: usize,
+    /// The open window, as long as no equation of it was built.
+    pattern: Pattern,
+    /// Closed windows whose equations are built at the end: their rows, and how many terms they have.
+    later: Vec<(Vec<u32>, usize)>,
     /// One per task that runs at the same time.
     accumulators: Vec<Accumulators>,
 }
@@ -64,6 +74,9 @@ impl<'a> Rewriting<'a> {
             window_of: vec![u32::MAX; rows],
             growth: vec![1.0; rows],
             alike: Alike::default(),
+            narrow: 2 * PARALLEL_ROWS,
+            pattern: Pattern::new(rows),
+            later: Vec::new(),
             accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
         }
     }
@@ -96,7 +109,9 @@ impl<'a> Rewriting<'a> {
         !joined
     }
 
-    pub(super) fn into_equations(self) -> Equations {
+    pub(super) fn into_equations(mut self) -> Equations {
+        self.close();
+        self.build_later();
         let windows = if self.window_of.is_empty() { 0 } else { self.window + 1 };
         let Self { segments, places, window_of, alike, .. } = self;
         Equations { segments, places, window_of, windows, alike, ..Equations::default() }
@@ -109,8 +124,15 @@ impl<'a> Rewriting<'a> {
 
     /// Builds the equations of a window's first rows, in which nothing is substituted, and returns their number of terms.
     fn begin(&mut self, rows: &[u32]) -> usize {
+        self.close();
         let magnitudes = self.magnitudes(rows, |this, row| Some(this.magnitude(row, false).0));
         self.set_growth(rows, magnitudes.unwrap_or_default());
+        if rows.len() < self.narrow
+            && let Some(terms) = self.begin_pattern(rows)
+        {
+            self.stored += terms;
+            return terms;
+        }
         let terms = match rows.len() < 2 * PARALLEL_ROWS {
             true => {
                 let (at, first) = self.last_segment();
@@ -143,6 +165,13 @@ impl<'a> Rewriting<'a> {
             (grown <= this.most_growth * plain && grown.is_finite()).then_some(grown)
         });
         self.set_growth(rows, magnitudes.ok_or(Refused::Growth)?);
+        if !self.pattern.is_empty() {
+            if rows.len() < self.narrow && !self.pattern.is_full() {
+                return self.join_pattern(rows, most);
+            }
+            self.close();
+            self.build_later();
+        }
         let mut accumulators = std::mem::take(&mut self.accumulators);
         let tasks = accumulators.len().min(2 * rows.len() / PARALLEL_ROWS);
         let joined = match accumulators.first_mut() {
@@ -223,7 +252,7 @@ impl<'a> Rewriting<'a> {
         let (at, first) = self.last_segment();
         let mut joined = Joined::default();
         for &row in rows {
-            let length = self.sum(row as usize, sums);
+            let length = self.sum(row as usize, sums, None);
             joined.terms += sums.terms();
             if length.is_none() || joined.terms > most {
                 self.segments[at].truncate(first);
@@ -253,7 +282,7 @@ impl<'a> Rewriting<'a> {
             .map(|(rows, sums)| {
                 let mut segment = Segment::default();
                 let kept = rows.iter().all(|&row| {
-                    let length = this.sum(row as usize, sums);
+                    let length = this.sum(row as usize, sums, None);
                     match length {
                         Some(length) => longest.fetch_max(length, Relaxed),
                         None => usize::from(too_long.fetch_or(true, Relaxed)),
@@ -278,8 +307,11 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    /// Terms of a row's equation in b, and in unknowns.
+    /// Terms of the equation of a row of the open window, in b and in unknowns.
     pub(super) fn lengths(&self, row: usize) -> (usize, usize) {
+        if !self.pattern.is_empty() {
+            return self.pattern.lengths(row as u32);
+        }
         let Place { segment, row } = self.places[row];
         let segment = &self.segments[segment as usize];
         (segment.known.row(row as usize).0.len(), segment.unknown.row(row as usize).0.len())
@@ -293,25 +325,30 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Sums up one row's equation. Returns the limit of terms that it needs, 0 if no limit is too low; `None` where substituting has made
-    /// it too long.
-    fn sum(&self, row: usize, sums: &mut Accumulators) -> Option<usize> {
+    /// it too long. All of its window before it is in `own`, if there is one.
+    fn sum(&self, row: usize, sums: &mut Accumulators, own: Option<&Segment>) -> Option<usize> {
+        let window = if own.is_some() { self.window_of[row] } else { self.window };
         sums.begin();
         sums.known.add(self.system.original(row) as u32, 1.0 / self.system.diagonal[row]);
         let (columns, values) = self.system.row(row);
         for (&parent, &value) in columns.iter().zip(values) {
             let factor = coefficient(self.system, row, value);
-            if self.window_of[parent as usize] == self.window {
+            if self.window_of[parent as usize] == window {
                 let Place { segment, row } = self.places[parent as usize];
-                let segment = &self.segments[segment as usize];
+                let segment = own.unwrap_or_else(|| &self.segments[segment as usize]);
                 sums.known.add_all(segment.known.row(row as usize), factor);
                 sums.unknown.add_all(segment.unknown.row(row as usize), factor);
             } else {
                 sums.unknown.add(parent, factor);
             }
         }
-        let (known, unknown) = (sums.known.len(), sums.unknown.len());
-        // An equation may stay as long as it is without rewriting.
-        let needed = known.max(if unknown > columns.len() { unknown } else { 0 });
+        self.limit((sums.known.len(), sums.unknown.len()), columns.len())
+    }
+
+    /// The limit of terms that an equation of such lengths needs, 0 if no limit is too low; `None` if it is above the rewriting's. An
+    /// equation may stay as long as it is without rewriting.
+    fn limit(&self, (known, unknown): (usize, usize), own: usize) -> Option<usize> {
+        let needed = known.max(if unknown > own { unknown } else { 0 });
         (needed <= self.how.terms as usize).then_some(needed)
     }
 }

@@ -1,0 +1,147 @@
+//! Windows of narrow levels: found by the pattern of their equations alone, and built at the end, many at once.
+
+use super::{Joined, Refused, Rewriting};
+use crate::ops::sptrsv::slices::accumulate::Accumulators;
+use crate::ops::sptrsv::slices::equations::Segment;
+use rayon::prelude::*;
+
+/// Terms of the windows that a task computes one after the other.
+const TASK_TERMS: usize = 1 << 17;
+
+impl Rewriting<'_> {
+    /// Begins a window of which nothing is built yet; `None` if its first level is too large for that.
+    pub(super) fn begin_pattern(&mut self, rows: &[u32]) -> Option<usize> {
+        let mut terms = 0;
+        for &row in rows {
+            let parents = self.system.row(row as usize).0;
+            let (known, unknown) = self.pattern.add(row, parents, |_| false);
+            terms += known + unknown;
+            if self.pattern.is_full() {
+                self.pattern.begin();
+                return None;
+            }
+        }
+        Some(terms)
+    }
+
+    /// Joins a window of which nothing is built yet.
+    pub(super) fn join_pattern(&mut self, rows: &[u32], most: usize) -> Result<Joined, Refused> {
+        let first = self.pattern.len();
+        let (window, window_of) = (self.window, &self.window_of);
+        let mut joined = Joined::default();
+        for &row in rows {
+            let parents = self.system.row(row as usize).0;
+            let is_inside = |parent: u32| window_of[parent as usize] == window;
+            let lengths = self.pattern.add(row, parents, is_inside);
+            joined.terms += lengths.0 + lengths.1;
+            let needed = self.limit(lengths, parents.len());
+            if needed.is_none() || joined.terms > most {
+                self.pattern.truncate(first);
+                return Err(if needed.is_none() { Refused::Length } else { Refused::Cost });
+            }
+            joined.longest = joined.longest.max(needed.unwrap_or_default());
+        }
+        self.stored += joined.terms;
+        Ok(joined)
+    }
+
+    /// Leaves the open window for later, if nothing of it was built.
+    pub(super) fn close(&mut self) {
+        let (rows, terms) = self.pattern.begin();
+        if !rows.is_empty() {
+            self.later.push((rows, terms));
+        }
+    }
+
+    /// Builds the equations of windows that were left for later, each task some windows and a segment.
+    pub(super) fn build_later(&mut self) {
+        let later = std::mem::take(&mut self.later);
+        let mut tasks: Vec<Vec<u32>> = Vec::new();
+        let mut open = 0;
+        for (rows, terms) in later {
+            match tasks.last_mut() {
+                Some(task) if open < TASK_TERMS => task.extend(rows),
+                _ => {
+                    tasks.push(rows);
+                    open = 0;
+                }
+            }
+            open += terms;
+        }
+        for task in &tasks {
+            self.segments.push(Segment::default());
+            self.put(task, self.segments.len() - 1, 0);
+        }
+        self.open = false;
+        let mut accumulators = std::mem::take(&mut self.accumulators);
+        let share = tasks.len().div_ceil(accumulators.len()).max(1);
+        let this = &*self;
+        let build = |(tasks, sums): (&[Vec<u32>], &mut Accumulators)| -> Vec<Segment> {
+            let build = |rows: &Vec<u32>| {
+                let mut segment = Segment::default();
+                for &row in rows {
+                    this.sum(row as usize, sums, Some(&segment));
+                    sums.take_into(&mut segment);
+                }
+                segment
+            };
+            tasks.iter().map(build).collect()
+        };
+        let built = tasks.par_chunks(share).zip(accumulators.par_iter_mut()).map(build);
+        let built: Vec<Segment> = built.flatten().collect();
+        self.accumulators = accumulators;
+        let first = self.segments.len() - built.len();
+        for (segment, built) in self.segments[first..].iter_mut().zip(built) {
+            *segment = built;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Device, Dtype, Sptrsv};
+    use crate::ops::sptrsv::System;
+    use crate::ops::sptrsv::slices::equations::{ByLevel, Equations};
+    use crate::ops::sptrsv::slices::rewrite::{Rewrite, WindowCost};
+    use crate::sparse::generate::Spec;
+
+    fn rewritten(system: &System, how: Rewrite, narrow: usize) -> (Equations, usize) {
+        let by_level = ByLevel::of(&system.levels);
+        let mut work = Rewriting { narrow, ..Rewriting::new(system, how, 2) };
+        let mut cost = WindowCost::of(system, how);
+        for level in 0..system.levels.widths.len() {
+            work.take(by_level.rows(level), &mut cost);
+        }
+        let left = work.later.len();
+        (work.into_equations(), left)
+    }
+
+    /// Every level narrow, some of them, and windows that have too many rows for a pattern.
+    #[test]
+    fn windows_that_are_built_at_the_end_are_those_that_are_built_at_once() {
+        for (spec, least) in [
+            ("cholesky_banded:n=3000,half=12,seed=1", 5),
+            ("lower_levels:n=4000,levels=1300,per_row=3,seed=1", 5),
+            ("ilu0_poisson2d:nx=90,ny=90,seed=1", 5),
+            ("lower_levels:n=9000,levels=12,per_row=2,seed=1", 0),
+            ("lower:growth=0.7,constraints=400,of=circuit:n=3000,hubs=3", 1),
+        ] {
+            let matrix = Spec::parse(spec).unwrap().generate().unwrap();
+            let problem = Sptrsv { dtype: Dtype::F64, ..Sptrsv::PLAIN };
+            let system = System::of(&matrix, &problem, &Device::NONE).unwrap();
+            for how in [(250, 64), (1000, 1024), (40_000, 256)] {
+                let how = Rewrite::of(how.0, how.1);
+                let ((later, left), (at_once, none)) =
+                    (rewritten(&system, how, 512), rewritten(&system, how, 0));
+                assert!(left >= least && none == 0, "{spec}: {left} windows were left");
+                assert_eq!((later.windows, later.alike), (at_once.windows, at_once.alike));
+                assert!(later.window_of == at_once.window_of, "{spec}, {how:?}");
+                for row in 0..later.len() {
+                    assert_eq!(later.known(row), at_once.known(row), "{spec}, {how:?}: {row}");
+                    assert_eq!(later.unknown(row), at_once.unknown(row), "{spec}, {how:?}: {row}");
+                }
+            }
+        }
+    }
+}
