@@ -35,7 +35,7 @@ pub(super) struct Rewriting<'a> {
     segments: Vec<Segment>,
     /// Narrow levels go on with the last segment.
     open: bool,
-    /// Terms built so far.
+    /// Terms of all equations so far, built or left for later.
     pub(super) stored: usize,
     places: Vec<Place>,
     window: u32,
@@ -74,7 +74,7 @@ impl<'a> Rewriting<'a> {
             window_of: vec![u32::MAX; rows],
             growth: vec![1.0; rows],
             alike: Alike::default(),
-            narrow: 2 * PARALLEL_ROWS,
+            narrow: PARALLEL_ROWS,
             pattern: Pattern::new(rows),
             later: Vec::new(),
             accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
@@ -110,7 +110,6 @@ impl<'a> Rewriting<'a> {
     }
 
     pub(super) fn into_equations(mut self) -> Equations {
-        self.close();
         self.build_later();
         let windows = if self.window_of.is_empty() { 0 } else { self.window + 1 };
         let Self { segments, places, window_of, alike, .. } = self;
@@ -122,7 +121,8 @@ impl<'a> Rewriting<'a> {
         MOST_TERMS.min(FEW_TERMS.max(MOST_FILL * own))
     }
 
-    /// Builds the equations of a window's first rows, in which nothing is substituted, and returns their number of terms.
+    /// Begins a window with these rows, in whose equations nothing is substituted, and returns their number of terms. They may be left for
+    /// later.
     fn begin(&mut self, rows: &[u32]) -> usize {
         self.close();
         let magnitudes = self.magnitudes(rows, |this, row| Some(this.magnitude(row, false).0));
@@ -151,7 +151,7 @@ impl<'a> Rewriting<'a> {
         terms
     }
 
-    /// Builds the rows' equations with parents of the open window substituted. Nothing is kept if that takes more terms than `most` in
+    /// Adds the rows to the open window, whose parents in it are substituted; their equations may be left for later. Nothing is kept if that takes more terms than `most` in
     /// all, or one equation gets too long or grows too much.
     fn join(&mut self, rows: &[u32], most: usize) -> Result<Joined, Refused> {
         let most = most.min(self.most_terms().saturating_sub(self.stored));
@@ -169,8 +169,7 @@ impl<'a> Rewriting<'a> {
             if rows.len() < self.narrow && !self.pattern.is_full() {
                 return self.join_pattern(rows, most);
             }
-            self.close();
-            self.build_later();
+            self.build_open();
         }
         let mut accumulators = std::mem::take(&mut self.accumulators);
         let tasks = accumulators.len().min(2 * rows.len() / PARALLEL_ROWS);

@@ -5,7 +5,7 @@ use crate::ops::sptrsv::slices::accumulate::Accumulators;
 use crate::ops::sptrsv::slices::equations::Segment;
 use rayon::prelude::*;
 
-/// Terms of the windows that a task computes one after the other.
+/// Terms from which a task takes no further window.
 const TASK_TERMS: usize = 1 << 17;
 
 impl Rewriting<'_> {
@@ -53,9 +53,22 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Builds the equations of windows that were left for later, each task some windows and a segment.
+    /// Builds the open window, which others than patterns go on with.
+    pub(super) fn build_open(&mut self) {
+        self.close();
+        let open = self.later.pop();
+        self.build(open.into_iter().collect());
+    }
+
+    /// Builds all windows that were left for later.
     pub(super) fn build_later(&mut self) {
+        self.close();
         let later = std::mem::take(&mut self.later);
+        self.build(later);
+    }
+
+    /// Builds the equations of these windows, each task some of them and a segment.
+    fn build(&mut self, later: Vec<(Vec<u32>, usize)>) {
         let mut tasks: Vec<Vec<u32>> = Vec::new();
         let mut open = 0;
         for (rows, terms) in later {
@@ -103,37 +116,40 @@ mod tests {
     use crate::domain::{Device, Dtype, Sptrsv};
     use crate::ops::sptrsv::System;
     use crate::ops::sptrsv::slices::equations::{ByLevel, Equations};
-    use crate::ops::sptrsv::slices::rewrite::{Rewrite, WindowCost};
+    use crate::ops::sptrsv::slices::rewrite::{PARALLEL_ROWS, Rewrite, WindowCost};
     use crate::sparse::generate::Spec;
 
-    fn rewritten(system: &System, how: Rewrite, narrow: usize) -> (Equations, usize) {
+    /// The equations, how many windows were left for later, and whether anything was built before.
+    fn rewritten(system: &System, how: Rewrite, narrow: usize) -> (Equations, usize, bool) {
         let by_level = ByLevel::of(&system.levels);
         let mut work = Rewriting { narrow, ..Rewriting::new(system, how, 2) };
         let mut cost = WindowCost::of(system, how);
         for level in 0..system.levels.widths.len() {
             work.take(by_level.rows(level), &mut cost);
         }
-        let left = work.later.len();
-        (work.into_equations(), left)
+        let (left, built) = (work.later.len(), !work.segments.is_empty());
+        (work.into_equations(), left, built)
     }
 
-    /// Every level narrow, some of them, and windows that have too many rows for a pattern.
+    /// Narrow levels alone; windows that become too large for a pattern; a level too wide for one after some that are not.
     #[test]
     fn windows_that_are_built_at_the_end_are_those_that_are_built_at_once() {
-        for (spec, least) in [
-            ("cholesky_banded:n=3000,half=12,seed=1", 5),
-            ("lower_levels:n=4000,levels=1300,per_row=3,seed=1", 5),
-            ("ilu0_poisson2d:nx=90,ny=90,seed=1", 5),
-            ("lower_levels:n=9000,levels=12,per_row=2,seed=1", 0),
-            ("lower:growth=0.7,constraints=400,of=circuit:n=3000,hubs=3", 1),
+        for (spec, least, builds) in [
+            ("cholesky_banded:n=3000,half=12,seed=1", 5, false),
+            ("ilu0_poisson2d:nx=90,ny=90,seed=1", 5, false),
+            ("lower_levels:n=30000,levels=200,per_row=2,seed=1", 0, true),
+            ("lower:growth=0.7,constraints=400,of=circuit:n=3000,hubs=3", 1, false),
+            ("ilu0_poisson2d:nx=270,ny=270,seed=1", 5, true),
         ] {
+            let mut has_built = false;
             let matrix = Spec::parse(spec).unwrap().generate().unwrap();
             let problem = Sptrsv { dtype: Dtype::F64, ..Sptrsv::PLAIN };
             let system = System::of(&matrix, &problem, &Device::NONE).unwrap();
             for how in [(250, 64), (1000, 1024), (40_000, 256)] {
                 let how = Rewrite::of(how.0, how.1);
-                let ((later, left), (at_once, none)) =
-                    (rewritten(&system, how, 512), rewritten(&system, how, 0));
+                let (later, left, built) = rewritten(&system, how, PARALLEL_ROWS);
+                let (at_once, none, _) = rewritten(&system, how, 0);
+                has_built |= built;
                 assert!(left >= least && none == 0, "{spec}: {left} windows were left");
                 assert_eq!((later.windows, later.alike), (at_once.windows, at_once.alike));
                 assert!(later.window_of == at_once.window_of, "{spec}, {how:?}");
@@ -142,6 +158,7 @@ mod tests {
                     assert_eq!(later.unknown(row), at_once.unknown(row), "{spec}, {how:?}: {row}");
                 }
             }
+            assert_eq!(has_built, builds, "{spec}");
         }
     }
 }

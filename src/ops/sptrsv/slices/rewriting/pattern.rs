@@ -4,7 +4,7 @@
 //! narrow, the equations of a window have much in common: as sets of bits they are united a word at a time, which takes a small part of
 //! what sums take. So windows are found by these sets, and their coefficients are computed afterwards, many windows at once.
 
-/// Most rows of a window, and most unknowns of earlier windows that they need.
+/// Rows of a window, and unknowns of earlier windows that they need, beyond which no further level is looked at by its pattern.
 const MOST: usize = 1 << 12;
 
 /// Most words of sets for each of their terms: where more are needed, sums take little longer.
