@@ -3,6 +3,7 @@
 mod later;
 mod pattern;
 
+use self::later::Later;
 use self::pattern::Pattern;
 use super::accumulate::Accumulators;
 use super::alike::Alike;
@@ -48,8 +49,8 @@ pub(super) struct Rewriting<'a> {
     narrow: usize,
     /// The open window, as long as no equation of it was built.
     pattern: Pattern,
-    /// Closed windows whose equations are built at the end: their rows, and how many terms they have.
-    later: Vec<(Vec<u32>, usize)>,
+    /// Closed windows whose equations are built at the end.
+    later: Later,
     /// One per task that runs at the same time.
     accumulators: Vec<Accumulators>,
 }
@@ -76,7 +77,7 @@ impl<'a> Rewriting<'a> {
             alike: Alike::default(),
             narrow: PARALLEL_ROWS,
             pattern: Pattern::new(rows),
-            later: Vec::new(),
+            later: Later::default(),
             accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
         }
     }
@@ -151,8 +152,8 @@ impl<'a> Rewriting<'a> {
         terms
     }
 
-    /// Adds the rows to the open window, whose parents in it are substituted; their equations may be left for later. Nothing is kept if that takes more terms than `most` in
-    /// all, or one equation gets too long or grows too much.
+    /// Adds the rows to the open window, with their parents in it substituted; their equations may be left for later. Nothing is kept if
+    /// that takes more terms than `most` in all, or one equation gets too long or grows too much.
     fn join(&mut self, rows: &[u32], most: usize) -> Result<Joined, Refused> {
         let most = most.min(self.most_terms().saturating_sub(self.stored));
         // Each row has a term at least.

@@ -47,52 +47,42 @@ impl Rewriting<'_> {
 
     /// Leaves the open window for later, if nothing of it was built.
     pub(super) fn close(&mut self) {
-        let (rows, terms) = self.pattern.begin();
-        if !rows.is_empty() {
-            self.later.push((rows, terms));
+        if !self.pattern.is_empty() {
+            let terms = self.pattern.end_into(&mut self.later.rows);
+            self.later.windows.push(Window { end: self.later.rows.len(), terms });
         }
     }
 
     /// Builds the open window, which others than patterns go on with.
     pub(super) fn build_open(&mut self) {
-        self.close();
-        let open = self.later.pop();
-        self.build(open.into_iter().collect());
+        let mut rows = Vec::new();
+        let terms = self.pattern.end_into(&mut rows);
+        let windows = vec![Window { end: rows.len(), terms }];
+        self.build(&Later { rows, windows });
     }
 
     /// Builds all windows that were left for later.
     pub(super) fn build_later(&mut self) {
         self.close();
         let later = std::mem::take(&mut self.later);
-        self.build(later);
+        self.build(&later);
     }
 
     /// Builds the equations of these windows, each task some of them and a segment.
-    fn build(&mut self, later: Vec<(Vec<u32>, usize)>) {
-        let mut tasks: Vec<Vec<u32>> = Vec::new();
-        let mut open = 0;
-        for (rows, terms) in later {
-            match tasks.last_mut() {
-                Some(task) if open < TASK_TERMS => task.extend(rows),
-                _ => {
-                    tasks.push(rows);
-                    open = 0;
-                }
-            }
-            open += terms;
-        }
-        for task in &tasks {
-            self.segments.push(Segment::default());
-            self.put(task, self.segments.len() - 1, 0);
+    fn build(&mut self, later: &Later) {
+        let tasks = later.tasks();
+        let first = self.segments.len();
+        for (at, task) in tasks.iter().enumerate() {
+            self.put(task, first + at, 0);
         }
         self.open = false;
         let mut accumulators = std::mem::take(&mut self.accumulators);
         let share = tasks.len().div_ceil(accumulators.len()).max(1);
         let this = &*self;
-        let build = |(tasks, sums): (&[Vec<u32>], &mut Accumulators)| -> Vec<Segment> {
-            let build = |rows: &Vec<u32>| {
+        let build = |(tasks, sums): (&[&[u32]], &mut Accumulators)| -> Vec<Segment> {
+            let build = |rows: &&[u32]| {
                 let mut segment = Segment::default();
-                for &row in rows {
+                for &row in *rows {
                     this.sum(row as usize, sums, Some(&segment));
                     sums.take_into(&mut segment);
                 }
@@ -102,11 +92,37 @@ impl Rewriting<'_> {
         };
         let built = tasks.par_chunks(share).zip(accumulators.par_iter_mut()).map(build);
         let built: Vec<Segment> = built.flatten().collect();
+        self.segments.extend(built);
         self.accumulators = accumulators;
-        let first = self.segments.len() - built.len();
-        for (segment, built) in self.segments[first..].iter_mut().zip(built) {
-            *segment = built;
+    }
+}
+
+/// Windows whose equations are not built yet.
+#[derive(Default)]
+pub(super) struct Later {
+    /// The rows of all windows, one window after the other.
+    rows: Vec<u32>,
+    windows: Vec<Window>,
+}
+
+struct Window {
+    /// Where its rows end in those of all.
+    end: usize,
+    terms: usize,
+}
+
+impl Later {
+    /// The rows of each task.
+    fn tasks(&self) -> Vec<&[u32]> {
+        let (mut tasks, mut first, mut terms) = (Vec::new(), 0, 0);
+        for (at, window) in self.windows.iter().enumerate() {
+            terms += window.terms;
+            if terms >= TASK_TERMS || at + 1 == self.windows.len() {
+                tasks.push(&self.rows[first..window.end]);
+                (first, terms) = (window.end, 0);
+            }
         }
+        tasks
     }
 }
 
@@ -127,7 +143,7 @@ mod tests {
         for level in 0..system.levels.widths.len() {
             work.take(by_level.rows(level), &mut cost);
         }
-        let (left, built) = (work.later.len(), !work.segments.is_empty());
+        let (left, built) = (work.later.windows.len(), !work.segments.is_empty());
         (work.into_equations(), left, built)
     }
 

@@ -42,7 +42,7 @@ impl Pattern {
         Self {
             number: vec![0; rows],
             mark: vec![0; rows],
-            marks: 0,
+            marks: 1,
             rows: Vec::new(),
             outside: 0,
             sets: Vec::new(),
@@ -51,13 +51,22 @@ impl Pattern {
         }
     }
 
-    /// Begins another window, and returns the rows of the one before and how many terms they have.
-    pub(super) fn begin(&mut self) -> (Vec<u32>, usize) {
+    /// Begins another window; what there is of the present one is discarded.
+    pub(super) fn begin(&mut self) {
         self.marks += 1;
         self.outside = 0;
+        self.rows.clear();
         self.sets.clear();
         self.words.clear();
-        (std::mem::take(&mut self.rows), std::mem::take(&mut self.terms))
+        self.terms = 0;
+    }
+
+    /// Ends the window: appends its rows, returns how many terms they have, and begins another one.
+    pub(super) fn end_into(&mut self, rows: &mut Vec<u32>) -> usize {
+        rows.extend_from_slice(&self.rows);
+        let terms = self.terms;
+        self.begin();
+        terms
     }
 
     pub(super) fn is_empty(&self) -> bool {
