@@ -355,6 +355,7 @@ fn kernels_compute_what_the_oracle_does() {
     println!("{} cases of {families:?}, made in {made:?}", cases.len());
     let expected = [
         "chains",
+        "kept_rows",
         "nnz_split",
         "overlapped",
         "resident",

@@ -54,10 +54,7 @@ template <typename T, bool kAligned>
 __device__ __forceinline__ void station(uint4* to, const T* __restrict__ b, u32 row, u32 column, u32 n) {
     const T* from = b + static_cast<u64>(row) * n + column;
     if constexpr (kAligned) {
-        const u32 bytes = column < n ? 16 : 0;
-        const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(bytes ? from : b), "r"(bytes)
-                     : "memory");
+        copy_piece_ahead(to, b, from, column < n ? 16 : 0);
     } else {
         union {
             T element[kInVector<T>];

@@ -8,8 +8,8 @@ use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
 use super::tiled_model::Terms;
 use super::{
-    column_major, condensed_tc, expanded_tc, nnz_split, panel_columns, panel_ways, resident,
-    row_panel, row_split, row_teams, row_turns, tca, tiled, tiled_row,
+    column_major, condensed_tc, expanded_tc, kept_rows, nnz_split, panel_columns, panel_ways,
+    resident, row_panel, row_split, row_teams, row_turns, tca, tiled, tiled_row,
 };
 use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
 use crate::domain::{Candidate, Device, DeviceKind, Intensity, Layout, Op, Spmm};
@@ -27,6 +27,7 @@ pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &nnz_split::NnzSplits,
     &row_teams::RowTeams,
     &column_major::ColumnMajors,
+    &kept_rows::KeptRows,
     &tca::TensorDots,
     &condensed_tc::CondensedTcs,
     &expanded_tc::ExpandedTcs,

@@ -1,14 +1,18 @@
 //! Pattern statistics for constraints and model: tile balance, imbalance within warps, and the reuse of rows of B in panels.
 
 mod caches;
+mod groups;
 
 use super::family::RowOrder;
+use super::kept_rows::windows::Estimates;
 use super::radix;
 use super::similarity::{self, Overlap};
 use super::tiled_model::sample::{self, Sampled};
 use crate::sparse::Csr;
 pub use caches::{LOCALITY_PAYS, Locality};
 use caches::{NEAR_ROWS, locality, promise};
+pub use groups::Groups;
+use groups::{all_groups, of_size};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,18 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Lengths are sorted by counting up to four times the number of rows plus this.
 const COUNTED: usize = 1 << 16;
-
-/// Groups of consecutive rows (in one of the two row orders) that run together.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Groups {
-    pub count: u64,
-    /// Coefficient of variation of the groups' entries (LO-SpMM's COV_row for tiles of this many rows).
-    pub cov: f64,
-    /// Sum over groups of (longest row x rows) over nnz: what lockstep execution costs. 1 is perfect.
-    pub lockstep: f64,
-    /// Entries of the heaviest group.
-    pub heaviest: u64,
-}
 
 /// Reuse of B within panels of M1 rows taken by falling length.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,6 +59,8 @@ pub struct Inspection {
     tiled: [Sampled; 5],
     /// How many times as often columns recur among a few thousand rows by locality as in natural order.
     far_gain: f64,
+    /// What blocks of rows need of a column of B, estimated.
+    pub windows: Estimates,
 }
 
 impl Inspection {
@@ -116,6 +110,7 @@ impl Inspection {
                 sampled(RowOrder::Locality, by_locality),
             ],
             far_gain: promise.far,
+            windows: Estimates::of(matrix),
         }
     }
 
@@ -241,10 +236,6 @@ pub struct Cut {
     pub short_rows: f64,
 }
 
-impl Groups {
-    const NONE: Self = Self { count: 0, cov: 0.0, lockstep: 1.0, heaviest: 0 };
-}
-
 /// Rows by falling length, rows of equal length in natural order (they are likelier to share columns).
 pub fn rows_by_length(matrix: &Csr) -> Vec<u32> {
     let rows = matrix.rows();
@@ -288,74 +279,14 @@ fn touched(matrix: &Csr) -> u64 {
     count.into_inner()
 }
 
-/// The groups of the largest size that is at most `size`.
-fn of_size(groups: &BTreeMap<u32, Groups>, size: u32) -> Groups {
-    groups.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
-}
-
 #[cfg(test)]
 impl Inspection {
     /// With groups of each of these sizes in natural order, in place of the powers of two.
     pub fn with_groups(mut self, lengths: &[u32], sizes: impl Iterator<Item = u32>) -> Self {
-        let of = |size: u32| {
-            let parts: Vec<Part> = lengths.iter().map(|&length| Part::of(length)).collect();
-            let joined: Vec<Part> = parts.chunks(size as usize).map(Part::joined).collect();
-            (size, groups(&joined))
-        };
+        let of = |size: u32| (size, groups::of_consecutive(lengths, size));
         self.natural = sizes.map(of).collect();
         self
     }
-}
-
-/// Groups of 1, 2, 4 .. 256 rows: those of a size are pairs of the size before.
-fn all_groups(lengths: &[u32]) -> BTreeMap<u32, Groups> {
-    let mut parts: Vec<Part> = lengths.iter().map(|&length| Part::of(length)).collect();
-    let mut all = BTreeMap::new();
-    for power in 0..=8 {
-        all.insert(1 << power, groups(&parts));
-        parts = parts.chunks(2).map(Part::joined).collect();
-    }
-    all
-}
-
-/// One group of rows.
-#[derive(Clone, Copy)]
-struct Part {
-    rows: u32,
-    longest: u32,
-    entries: u64,
-}
-
-impl Part {
-    fn of(length: u32) -> Self {
-        Self { rows: 1, longest: length, entries: length.into() }
-    }
-
-    fn joined(parts: &[Self]) -> Self {
-        parts[1..].iter().fold(parts[0], |a, b| Self {
-            rows: a.rows + b.rows,
-            longest: a.longest.max(b.longest),
-            entries: a.entries + b.entries,
-        })
-    }
-}
-
-fn groups(parts: &[Part]) -> Groups {
-    let (mut count, mut sum, mut squares, mut lockstep, mut heaviest) = (0u64, 0.0, 0.0, 0.0, 0u64);
-    for part in parts {
-        let entries = part.entries as f64;
-        count += 1;
-        sum += entries;
-        squares += entries * entries;
-        lockstep += f64::from(part.longest) * f64::from(part.rows);
-        heaviest = heaviest.max(part.entries);
-    }
-    if sum == 0.0 {
-        return Groups { count, ..Groups::NONE };
-    }
-    let mean = sum / count as f64;
-    let variance = (squares / count as f64 - mean * mean).max(0.0);
-    Groups { count, cov: variance.sqrt() / mean, lockstep: lockstep / sum, heaviest }
 }
 
 /// Lengths in rising order with how often each occurs, from falling ones.

@@ -9,6 +9,7 @@ pub mod family;
 pub mod features;
 mod host;
 pub mod inspect;
+pub mod kept_rows;
 pub mod lower;
 pub mod model;
 pub mod model_host;

@@ -16,7 +16,7 @@ use crate::domain::{Device, Spmm};
 pub const NAME: &str = "effective_intensity_v3";
 
 /// Rates relative to the device's copy rate: device memory, gathers from L2, gathers from L1.
-const MEMORY_RATIO: f64 = 1.08;
+pub(super) const MEMORY_RATIO: f64 = 1.08;
 pub(super) const L2_RATIO: f64 = 2.08;
 pub(super) const L1_RATIO: f64 = 8.3;
 /// Exponent that says how much of the reuse among 64 rows becomes hits in L1.
