@@ -1,11 +1,12 @@
 // SpMM on column-major operands in which rows of A stay with their threads: a block keeps its rows in registers, and what they
-// need of B passes through shared memory, some columns at a time and copied ahead. A is read once, however many columns there are.
+// need of B passes through shared memory, some columns at a time and copied ahead. A block reads A once, however many columns it sums.
 // For short rows whose neighbours need neighbouring rows of B. What a block needs of a column is its window: pieces of 16 bytes.
 // maps:    block.x -> rows; thread -> turns rows, blockDim.x apart; registers -> keep entries of each, and r sums; block.y -> stages of r columns
 // tune:    rows 128 256 512 1024 | turns 1 2 | keep 4 8 12 20 32 | r 4 8 16 | stages 2 3
 // needs:   CSR with 32-bit row pointers; for each entry its place in the window, and for each block the pieces of the window; B
 //          aligned to 16 bytes
 // refuses: windows that shared memory does not hold; any n and any number of rows are taken
+// spills:  48 bytes allowed because a few kept values in L1 cost less than half as many resident blocks do
 #pragma once
 #include "copies.cuh"
 #include "spmm/element.cuh"
@@ -21,7 +22,7 @@ extern __shared__ uint4 kept_window[];
 //   kRows        rows of a block
 //   kTurns       rows of a thread, which it computes one after another
 //   kKeep        entries of a row that its thread keeps; the others are read again for each stage
-//   kR           columns of a stage
+//   kR           columns of a stage, of which a thread copies kAtOnce and sums kSums at a time
 //   kStages      stages in shared memory: the one that is summed and those that are on their way
 //   kFull        whether kR divides the columns of C, so that no column is checked
 //   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
@@ -29,8 +30,12 @@ template <typename Settings>
 struct KeptRowsConfig : Settings {
     static constexpr int kRows = Settings::kRows, kTurns = Settings::kTurns, kStages = Settings::kStages;
     static constexpr u32 kThreads = kRows / kTurns;
-    static constexpr u32 kInPiece = 16 / sizeof(typename Settings::Value);  // elements of a piece
-    static_assert(kRows % (32 * kTurns) == 0 && kThreads <= 1024, "a block must hold whole warps, and one at most has");
+    // More columns at a time take more registers, and what a thread keeps of A would spill.
+    static constexpr int kAtOnce = 4;  // that are copied
+    static constexpr int kSums = kTurns == 1 && Settings::kR % 8 == 0 ? 8 : 4;
+    static_assert(kRows % (32 * kTurns) == 0 && kThreads <= 1024,
+                  "a block must hold whole warps and at most 1024 threads");
+    static_assert(Settings::kR % kAtOnce == 0, "a stage must be whole groups of columns");
     static_assert(kStages == 2 || kStages == 3, "waits are written for one lot and for two lots on their way");
 };
 
@@ -38,7 +43,7 @@ struct KeptRowsConfig : Settings {
 template <typename Config>
 struct KeptRow {
     using T = typename Config::Value;
-    static constexpr int kKeep = Config::kKeep, kR = Config::kR;
+    static constexpr int kKeep = Config::kKeep, kSums = Config::kSums;
 
     u32 begin, length;  // its entries; none where there is no such row
     u32 place[kKeep];   // bytes from the beginning of a column's window
@@ -57,9 +62,9 @@ struct KeptRow {
         }
     }
 
-    // Adds the products with kR columns, whose windows begin `window` bytes into shared memory.
-    __device__ __forceinline__ void add(const u32 (&window)[kR], const u16* __restrict__ places,
-                                        const T* __restrict__ vals, Sum<T> (&sums)[kR]) const {
+    // Adds the products with kSums columns, whose windows begin `window` bytes into shared memory.
+    __device__ __forceinline__ void add(const u32 (&window)[kSums], const u16* __restrict__ places,
+                                        const T* __restrict__ vals, Sum<T> (&sums)[kSums]) const {
 #pragma unroll
         for (int k = 0; k < kKeep; ++k) {
             if (k < length) add_entry(window, place[k], value[k], sums);
@@ -72,21 +77,21 @@ private:
         return __ldg(places + begin + k) * static_cast<u32>(sizeof(T));
     }
 
-    static __device__ __forceinline__ void add_entry(const u32 (&window)[kR], u32 at, T by, Sum<T> (&sums)[kR]) {
+    static __device__ __forceinline__ void add_entry(const u32 (&window)[kSums], u32 at, T by, Sum<T> (&sums)[kSums]) {
         const char* shared = reinterpret_cast<const char*>(kept_window);
 #pragma unroll
-        for (int u = 0; u < kR; ++u) {
+        for (int u = 0; u < kSums; ++u) {
             sums[u] = multiply_add(widen(by), widen(*reinterpret_cast<const T*>(shared + (window[u] + at))), sums[u]);
         }
     }
 };
 
 // A column-major B by its pieces, counted from its first element on: where a column has no whole number of them, one begins up to
-// kInPiece - 1 elements before the column does.
+// 15 bytes before the column does.
 template <typename Config>
 struct Pieces {
     using T = typename Config::Value;
-    static constexpr int kR = Config::kR;
+    static constexpr int kAtOnce = Config::kAtOnce;
 
     const char* b;
     u64 step;   // bytes from a column to the next
@@ -98,12 +103,12 @@ struct Pieces {
     // Bytes of the piece with which a column begins that lie before it.
     __device__ __forceinline__ u32 before(u32 column) const { return column * static_cast<u32>(step) % 16; }
 
-    // Begins to copy the same piece of kR columns, `room` pieces apart in shared memory.
+    // Begins to copy the same piece of kAtOnce columns, `room` pieces apart in shared memory.
     __device__ __forceinline__ void copy(uint4* to, u32 room, u32 column, u32 piece) const {
         const char* from = b + 16ull * piece;
         u64 at = column * step;
 #pragma unroll
-        for (int u = 0; u < kR; ++u, at += step, to += room) copy_piece_ahead(to, from + (at & ~15ull));
+        for (int u = 0; u < kAtOnce; ++u, at += step, to += room) copy_piece_ahead(to, from + (at & ~15ull));
     }
 
     // The same of the last columns, of which `real` are: what would lie behind the end of B becomes zero.
@@ -128,6 +133,7 @@ __device__ __forceinline__ void kept_rows(const u32* __restrict__ row_ptr, const
                                           Result* __restrict__ c, u32 rows, u32 b_rows, u32 n, u32 window, u32 stages,
                                           const Scale<Result, Config::kAccumulate>& scale) {
     constexpr int kTurns = Config::kTurns, kR = Config::kR, kStages = Config::kStages;
+    constexpr int kAtOnce = Config::kAtOnce, kSums = Config::kSums;
     constexpr u32 kThreads = Config::kThreads;
     constexpr bool kFull = Config::kFull;
     u32* own = reinterpret_cast<u32*>(kept_window + kStages * kR * window);
@@ -147,7 +153,11 @@ __device__ __forceinline__ void kept_rows(const u32* __restrict__ row_ptr, const
         if (of_b.within(column + kR)) {
             if (column < end) {
 #pragma unroll 1
-                for (u32 i = threadIdx.x; i < count; i += kThreads) of_b.copy(to + i, window, column, own[i]);
+                for (u32 group = 0; group < kR; group += kAtOnce) {
+#pragma unroll 1
+                    for (u32 i = threadIdx.x; i < count; i += kThreads)
+                        of_b.copy(to + group * window + i, window, column + group, own[i]);
+                }
             }
         } else if (column < end) {
 #pragma unroll 1
@@ -169,21 +179,26 @@ __device__ __forceinline__ void kept_rows(const u32* __restrict__ row_ptr, const
         __syncthreads();
         copy(stage + kStages - 1);
         const u32 column = first + stage * kR;
-        u32 windows[kR];
+        const u32 ring = stage % kStages * kR;
 #pragma unroll
-        for (int u = 0; u < kR; ++u) windows[u] = (stage % kStages * kR + u) * window * 16 + of_b.before(column + u);
+        for (int group = 0; group < kR; group += kSums) {
+            u32 windows[kSums];
 #pragma unroll
-        for (int t = 0; t < kTurns; ++t) {
-            Sum<T> sums[kR];
+            for (int u = 0; u < kSums; ++u)
+                windows[u] = (ring + group + u) * window * 16 + of_b.before(column + group + u);
 #pragma unroll
-            for (int u = 0; u < kR; ++u) sums[u] = Sum<T>(0);
-            kept[t].add(windows, places, vals, sums);
-            const u32 row = first_row + t * kThreads;
-            if (row < rows) {
+            for (int t = 0; t < kTurns; ++t) {
+                Sum<T> sums[kSums];
 #pragma unroll
-                for (int u = 0; u < kR; ++u) {
-                    if (kFull || column + u < n)
-                        store_one(c + static_cast<u64>(column + u) * rows + row, sums[u], scale);
+                for (int u = 0; u < kSums; ++u) sums[u] = Sum<T>(0);
+                kept[t].add(windows, places, vals, sums);
+                const u32 row = first_row + t * kThreads;
+                if (row < rows) {
+                    Result* to = c + static_cast<u64>(column + group) * rows + row;
+#pragma unroll
+                    for (int u = 0; u < kSums; ++u, to += rows) {
+                        if (kFull || column + group + u < n) store_one(to, sums[u], scale);
+                    }
                 }
             }
         }

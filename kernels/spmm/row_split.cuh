@@ -60,23 +60,25 @@ struct RowSplit {
         }
     }
 
-    // Into shared memory, column by column, one element of padding per column.
-    static __device__ __forceinline__ void put(const Body& body, Sum<T>* tile, u32 at) {
+    // Into shared memory, column by column; a column has `step` elements, one of padding among them.
+    static __device__ __forceinline__ void put(const Body& body, Sum<T>* tile, u32 step, u32 at) {
         if (Config::kWays > 1 && body.way != 0) return;
 #pragma unroll
         for (int c = 0; c < Config::kCols; ++c) {
 #pragma unroll
             for (int i = 0; i < Config::kVec; ++i) {
                 const u32 column = Body::first_column() + c * Config::kLanes * Config::kVec + i;
-                tile[column * (Config::kRows + 1) + at] = body.acc[c].lane[i];
+                tile[column * step + at] = body.acc[c].lane[i];
             }
         }
     }
 };
 
 // The rows of block `row_block` in the columns of tile `tile`. `order` is a permutation of the rows, or null for the natural
-// order (which Output::kColumns needs). Rows with more than `longest` entries are left to other blocks.
-template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
+// order (which Output::kColumns needs). Rows with more than `longest` entries are left to other blocks. Where columns are written,
+// each group computes kTurns rows, one after another, so that what a block writes of a column is longer.
+template <typename Config, u32 kTurns = 1, typename T = typename Config::Value,
+          typename Result = typename Config::Result>
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
                                           const typename Config::Column* __restrict__ cols,
                                           const Values<T, Config::kEqual>& vals, const Dense<T>& dense,
@@ -86,10 +88,10 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
     using Body = typename Part::Body;
     constexpr u32 kRows = Config::kRows;
     const u32 at = threadIdx.x / Body::kGroup;
-    const u32 slot = row_block * kRows + at;
     const u32 first = tile * Part::kTile;
     const u32 width = n - first;
     if constexpr (Config::kOut != Output::kColumns) {
+        const u32 slot = row_block * kRows + at;
         if (slot >= rows) return;
         const u32 row = order == nullptr ? slot : __ldg(order + slot);
         const u32 begin = __ldg(row_ptr + row), end = __ldg(row_ptr + row + 1);
@@ -99,23 +101,33 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
         body.combine();
         Part::store(body, c + static_cast<u64>(row) * n + first, width, scale);
     } else {
-        __shared__ Sum<T> sums[Part::kTile * (kRows + 1)];
-        if (slot < rows) {
-            const u32 begin = __ldg(row_ptr + slot), end = __ldg(row_ptr + slot + 1);
-            if (end - begin <= longest) {
-                Body body(dense.tile(tile), dense.stride, width);
-                body.run(cols, vals, slot, begin, end);
-                body.combine();
-                Part::put(body, sums, at);
-            }
+        constexpr u32 kBlockRows = kRows * kTurns, kStep = kBlockRows + 1;
+        static_assert(kBlockRows <= Config::kBlock, "a block must have a thread for each row that it writes");
+        __shared__ Sum<T> sums[Part::kTile * kStep];
+        const u32 first_row = row_block * kBlockRows;
+#pragma unroll 1
+        for (u32 here = at; here < kBlockRows; here += kRows) {
+            const u32 row = first_row + here;
+            if (row >= rows) break;
+            const u32 begin = __ldg(row_ptr + row), end = __ldg(row_ptr + row + 1);
+            if (end - begin > longest) continue;
+            Body body(dense.tile(tile), dense.stride, width);
+            body.run(cols, vals, row, begin, end);
+            body.combine();
+            Part::put(body, sums, kStep, here);
         }
         __syncthreads();
-        for (u32 i = threadIdx.x; i < kRows * Part::kTile; i += Config::kBlock) {
-            const u32 column = i / kRows, row = row_block * kRows + i % kRows;
-            if (column >= width || row >= rows) continue;
-            if (longest != ~0u && __ldg(row_ptr + row + 1) - __ldg(row_ptr + row) > longest) continue;
-            Result* to = c + static_cast<u64>(first + column) * rows + row;
-            store_one(to, sums[column * (kRows + 1) + i % kRows], scale);
+        // A thread writes one row, some columns apart: whether the row is this block's is asked once.
+        const u32 mine = threadIdx.x % kBlockRows, row = first_row + mine;
+        if (row >= rows) return;
+        if (longest != ~0u && __ldg(row_ptr + row + 1) - __ldg(row_ptr + row) > longest) return;
+        constexpr u32 kAtOnce = Config::kBlock / kBlockRows, kSteps = (Part::kTile + kAtOnce - 1) / kAtOnce;
+        Result* to = c + static_cast<u64>(first) * rows + row;
+#pragma unroll 8
+        for (u32 step = 0; step < kSteps; ++step) {
+            const u32 column = threadIdx.x / kBlockRows + step * kAtOnce;
+            const bool real = (Part::kTile % kAtOnce == 0 || column < Part::kTile) && (Config::kFull || column < width);
+            if (real) store_one(to + static_cast<u64>(column) * rows, sums[column * kStep + mine], scale);
         }
     }
 }

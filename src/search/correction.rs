@@ -33,7 +33,9 @@ struct Seen<'a> {
 impl<'a> Correction<'a> {
     /// `observed` are candidates with predicted and measured microseconds; `None` for a failure.
     pub fn of(observed: impl Iterator<Item = (&'a Candidate, f64, Option<f64>)>) -> Self {
+        // What no model can predict tells nothing of its errors.
         let mut timed: Vec<(&Candidate, f64, f64)> = observed
+            .filter(|(_, predicted, _)| predicted.is_finite())
             .map(|(candidate, predicted, us)| {
                 let predicted = predicted.max(f64::MIN_POSITIVE);
                 (candidate, predicted, us.unwrap_or(FAILED * predicted).max(f64::MIN_POSITIVE))
@@ -149,6 +151,16 @@ mod tests {
         // Observed candidates are less uncertain than unobserved ones.
         let doubtful = Candidate::new("tiled").with("rows", 64);
         assert!(correction.lower_confidence_bound(&doubtful, 10.0) < 10f64.ln() + correction.mean);
+    }
+
+    #[test]
+    fn an_infinite_prediction_corrects_nothing() {
+        let (known, unknown) = (of(2, 1), of(4, 2));
+        let observed = [(&known, 10.0, Some(20.0)), (&unknown, f64::INFINITY, Some(30.0))];
+        let with = Correction::of(observed.into_iter());
+        let without = Correction::of([(&known, 10.0, Some(20.0))].into_iter());
+        let bounds = [with, without].map(|it| it.lower_confidence_bound(&of(2, 2), 10.0));
+        assert!(bounds[0].is_finite() && bounds[0] == bounds[1]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! (`kernels/spmm/kept_rows.cuh`). Written for short rows in an order in which neighbours need neighbouring rows of B: grids,
 //! meshes, bands and roads. Other kernels read A again for each group of columns, after B and C have driven it out of the caches.
 
+#[cfg(test)]
+mod tests;
 pub mod windows;
 
 use super::family::{
@@ -38,6 +40,8 @@ const ACCESSES_PER_US: f64 = 1_700.0;
 /// roads and meshes (within a tenth of it on all).
 const OVERLAP: f64 = 1.08;
 const MEETING: f64 = 0.08;
+/// Bytes on their way to a multiprocessor that the latter is for.
+const AHEAD: f64 = 65_536.0;
 /// How many times as long a call may seem to take for multiprocessors without work: blocks that are fewer read faster.
 const MOST_IDLE: f64 = 4.0;
 
@@ -85,8 +89,8 @@ impl SpmmFamily for KeptRows {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         let ours = candidate.family == NAME && problem.layout == Layout::Col;
-        // One column is stored alike in both layouts, and passes through no stages.
-        if !ours || problem.n < 2 || effective_layout(problem) != Layout::Col {
+        // The narrowest stage has four columns, of which two would be nobody's.
+        if !ours || problem.n < 3 || effective_layout(problem) != Layout::Col {
             return None;
         }
         if !among(candidate, self.domains()) {
@@ -159,16 +163,24 @@ impl KeptRow {
         PIECE_BYTES as u32 / self.element()
     }
 
-    /// Registers of a thread, as ptxas reports for sm_90: what it keeps, its sums, and the windows' addresses.
+    /// Registers of a thread with which NVRTC spills nothing or a few bytes (the header says how many): places and values of what it
+    /// keeps, and what the copies and sums need beside them, which is more where elements are not of 4 bytes.
     fn registers(&self) -> u32 {
-        let words = self.element().div_ceil(4);
-        self.turns * (self.keep * (1 + words) + 2) + self.r * words + 20
+        let (base, words) = match self.element() {
+            8 => (40, 3),
+            4 => (32, 2),
+            _ => (48, 2),
+        };
+        base + self.turns * self.keep * words
     }
 
-    /// Whether a block of so many threads has that many registers: with fewer it would spill what it should keep.
+    /// Whether a block of so many threads has that many registers, and no thread keeps more than the compiler places well.
     fn fits_registers(&self) -> bool {
         let threads = self.threads();
-        (128..=1024).contains(&threads) && self.registers().next_multiple_of(8) * threads <= 65_536
+        (128..=1024).contains(&threads)
+            && self.registers().next_multiple_of(8) * threads <= 65_536
+            && (self.turns == 1 || self.keep <= 8)
+            && (self.element() > 2 || self.keep <= 20)
     }
 
     /// Blocks that a multiprocessor holds at a time by their registers; more than a thousand threads hide no more.
@@ -226,7 +238,7 @@ impl KeptRow {
             number("stages", self.stages_of_block(bound.rows.into())),
             scale(&self.problem),
         ];
-        // Left to itself, the compiler takes twice the registers that it needs, and half as many blocks are resident.
+        // Left to itself, the compiler takes up to twice the registers that it needs, and half as many blocks are resident.
         let launch_bounds = Some(format!("{}, {}", self.threads(), self.resident()));
         EntryPoint { launch_bounds, ..text::kernel("kept_rows", "KeptRowsConfig", operands) }
     }
@@ -267,6 +279,11 @@ impl SpmmKernel for KeptRow {
             // A stage has no columns beyond a narrower one's.
             repeats: Beyond::most(self.r, 2 * self.problem.n - 1),
         }
+    }
+
+    /// Asynchronous copies.
+    fn runs_on(&self, device: &Device) -> bool {
+        device.compute_major().unwrap_or(0) >= 8
     }
 
     fn blocks(&self, seen: &Inspection, _: &Spmm) -> u64 {
@@ -313,27 +330,33 @@ impl SpmmKernel for KeptRow {
         let a_bytes = nnz * (2.0 + element) + rows * 4.0;
         // A piece fetches the sector that it lies in, which has room for two of them.
         let sectors = seen.windows.get(self.rows, 2 * self.in_piece());
-        let sectors = sectors.map_or(window.mean / 2.0, |sectors| sectors.mean);
+        let sectors = sectors.map_or(window.mean, |sectors| sectors.mean);
+        let parts = f64::from(self.parts(seen.rows));
         let memory = (a_bytes + b_bytes + c_bytes) / (copy * MEMORY_RATIO);
-        let l2 = (sectors * SECTOR * blocks * n + c_bytes + a_bytes) / (copy * L2_RATIO);
+        let l2 = (sectors * SECTOR * blocks * n + c_bytes + a_bytes * parts) / (copy * L2_RATIO);
         let rounds = seen.groups(32, false).lockstep * seen.windows.conflicts;
-        let accesses = nnz * rounds * n / 32.0 + window.mean * blocks * n / 8.0;
+        // Elements of 8 bytes are read by halves of a warp.
+        let halves = (element / 4.0).max(1.0);
+        let accesses = nnz * rounds * halves * n / 32.0 + window.mean * blocks * n / 8.0;
         let multiprocessors = f64::from(device.multiprocessors.max(1));
         let port = accesses / (multiprocessors * ACCESSES_PER_US);
         let together = [memory, l2, port].iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
-        // Blocks meet after each stage: where a multiprocessor has another, that one goes on.
         let shared = self.window_bytes(window.most.into()) + 1024;
         let resident = (device.shared_bytes_per_multiprocessor / shared)
             .clamp(1, self.resident().into()) as f64;
-        let meeting = 1.0 + MEETING / resident;
+        // Blocks meet after each stage: where a multiprocessor has another, that one goes on, and so do copies of later stages.
+        let stage = f64::from(self.r * PIECE_BYTES as u32) * window.mean.max(1.0);
+        let ahead = f64::from(self.stages - 1) * stage * resident;
+        let meeting = 1.0 + MEETING * (AHEAD / ahead).min(MOST_IDLE) / resident.sqrt();
         // Where blocks are too few to fill all multiprocessors, or fill them for part of a round.
-        let rounds = blocks * f64::from(self.parts(seen.rows)) / (resident * multiprocessors);
+        let rounds = blocks * parts / (resident * multiprocessors);
         let idle = (rounds.ceil() / rounds.max(1e-9)).min(MOST_IDLE).sqrt();
         LAUNCH_US + together * OVERLAP * meeting * idle
     }
 
     fn shared_bytes(&self, seen: &Inspection) -> u64 {
-        self.estimate(seen).map_or(0, |seen| self.window_bytes(seen.most.into()))
+        // Windows that nobody has looked at fit no shared memory.
+        self.estimate(seen).map_or(u64::MAX, |seen| self.window_bytes(seen.most.into()))
     }
 
     fn source(&self) -> String {
@@ -352,13 +375,17 @@ impl SpmmKernel for KeptRow {
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let (rows, in_piece) = (self.rows, self.in_piece());
         let name = format!("kept_rows_{rows}_{in_piece}");
-        let (windows, ms) = shared.once(&name, Windows::bytes, |shared| {
-            Windows::of(&shared.matrix, rows, in_piece).ok_or_else(|| {
-                Refusal(format!(
-                    "{rows} rows need more elements of a column of B than 16-bit places count"
-                ))
-            })
-        })?;
+        // A refusal is kept, too.
+        let (made, ms) = shared.once(
+            &name,
+            |windows: &Option<Windows>| windows.as_ref().map_or(0, Windows::bytes),
+            |shared| Ok::<_, Refusal>(Windows::of(&shared.matrix, rows, in_piece)),
+        )?;
+        let Some(windows) = made.as_ref() else {
+            return Err(Refusal(format!(
+                "{rows} rows need more elements of a column of B than 16-bit places count"
+            )));
+        };
         let needed = self.window_bytes(windows.most.into());
         let most = shared.device.shared_bytes_per_block;
         if needed > most {

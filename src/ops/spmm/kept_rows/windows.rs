@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// Rows of a block; as in the header.
 pub const ROWS: [u32; 4] = [128, 256, 512, 1024];
-/// Elements of a piece, by the bytes of an element: 8, 4 and 2.
-const IN_PIECE: [u32; 3] = [2, 4, 8];
+/// Elements of a piece, by the bytes of an element: 8, 4 and 2; of the largest, elements of 2 bytes in a sector.
+const IN_PIECE: [u32; 4] = [2, 4, 8, 16];
 /// Blocks of each size that an estimate looks at.
 const SAMPLED: usize = 24;
 /// Entries of a block from which it is not looked at: no such window fits.
@@ -124,7 +124,7 @@ pub struct Estimates {
 impl Estimates {
     pub fn of(matrix: &Csr) -> Self {
         let of_size = |rows: u32| -> Option<Vec<((u32, u32), Estimate)>> {
-            let looked: Option<Vec<[[usize; 2]; 3]>> = sampled(matrix, rows)
+            let looked: Option<Vec<[[usize; 2]; 4]>> = sampled(matrix, rows)
                 .into_par_iter()
                 .map(|block| look(entries(matrix, rows, block)))
                 .collect();
@@ -156,7 +156,9 @@ impl Estimates {
 /// Some blocks, spread evenly over all.
 fn sampled(matrix: &Csr, rows: u32) -> Vec<usize> {
     let blocks = matrix.rows().div_ceil(rows as usize);
-    (0..blocks).step_by(blocks.div_ceil(SAMPLED).max(1)).collect()
+    // The last as well: orders by separators end with the rows that are far from all others.
+    let some = (0..blocks).step_by(blocks.div_ceil(SAMPLED).max(1));
+    some.filter(|&block| block + 1 < blocks).chain(blocks.checked_sub(1)).collect()
 }
 
 /// The columns of a block's entries.
@@ -168,7 +170,7 @@ fn entries(matrix: &Csr, rows: u32, block: usize) -> &[u32] {
 
 /// For each size of a piece the pieces of a block's window, and these with one more for each run; `None` if there is too much to look
 /// at.
-fn look(cols: &[u32]) -> Option<[[usize; 2]; 3]> {
+fn look(cols: &[u32]) -> Option<[[usize; 2]; 4]> {
     if cols.len() > MOST_ENTRIES {
         return None;
     }
@@ -234,7 +236,7 @@ mod tests {
         {
             let matrix = generated(spec);
             for rows in [128, 1024] {
-                for in_piece in IN_PIECE {
+                for in_piece in [2, 4, 8] {
                     let shifts = shifts(matrix.cols() as u64, in_piece);
                     let windows = Windows::of(&matrix, rows, in_piece).unwrap();
                     for row in 0..matrix.rows() {
