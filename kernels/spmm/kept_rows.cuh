@@ -2,11 +2,11 @@
 // need of B passes through shared memory, some columns at a time and copied ahead. A block reads A once, however many columns it sums.
 // For short rows whose neighbours need neighbouring rows of B. What a block needs of a column is its window: pieces of 16 bytes.
 // maps:    block.x -> rows; thread -> turns rows, blockDim.x apart; registers -> keep entries of each, and r sums; block.y -> stages of r columns
-// tune:    rows 128 256 512 1024 | turns 1 2 | keep 4 8 12 20 32 | r 4 8 16 | stages 2 3
+// tune:    rows 128 256 512 1024 | turns 1 2 | keep 4 8 20 32 | r 4 8 | stages 2 3
 // needs:   CSR with 32-bit row pointers; for each entry its place in the window, and for each block the pieces of the window; B
 //          aligned to 16 bytes
 // refuses: windows that shared memory does not hold; any n and any number of rows are taken
-// spills:  48 bytes allowed because a few kept values in L1 cost less than half as many resident blocks do
+// spills:  64 bytes allowed because a few kept values in L1 cost less than half as many resident blocks do
 #pragma once
 #include "copies.cuh"
 #include "spmm/element.cuh"

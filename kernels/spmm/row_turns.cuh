@@ -14,6 +14,7 @@ namespace sparsetune {
 template <typename Settings>
 struct RowTurnsConfig : RowSplitConfig<Settings> {
     static constexpr u32 kTurns = Settings::kTurns;
+    static_assert(kTurns >= 2, "one row a group is row_split");
 };
 
 // The rows of block `blockIdx.x`, which follow each other in `order`, as row_split computes them.

@@ -76,7 +76,7 @@ impl SpmmFamily for KeptRows {
                 Domain::ints("rows", &windows::ROWS.map(i64::from)),
                 Domain::ints("turns", &[1, 2]),
                 Domain::ints("keep", &KEEP.map(i64::from)),
-                Domain::ints("r", &[4, 8, 16]),
+                Domain::ints("r", &[4, 8]),
                 Domain::ints("stages", &[2, 3]),
             ]
         });
@@ -110,7 +110,7 @@ impl SpmmFamily for KeptRows {
 }
 
 /// Entries that a thread may keep of a row; as in the header.
-const KEEP: [u32; 5] = [4, 8, 12, 20, 32];
+const KEEP: [u32; 4] = [4, 8, 20, 32];
 
 impl Family for KeptRows {
     fn descriptor(&self) -> FamilyDescriptor {
@@ -171,15 +171,18 @@ impl KeptRow {
             4 => (32, 2),
             _ => (48, 2),
         };
-        base + self.turns * self.keep * words
+        let many = if self.keep > 20 { 8 } else { 0 };
+        base + many + self.turns * self.keep * words
     }
 
-    /// Whether a block of so many threads has that many registers, and no thread keeps more than the compiler places well.
+    /// Whether a block of so many threads has that many registers, and no thread keeps more than the compiler places well: two rows of
+    /// few entries beside four sums, or one row of many in two stages. Other forms spill up to 200 bytes, and were no faster.
     fn fits_registers(&self) -> bool {
         let threads = self.threads();
         (128..=1024).contains(&threads)
             && self.registers().next_multiple_of(8) * threads <= 65_536
-            && (self.turns == 1 || self.keep <= 8)
+            && (self.turns == 1 || (self.keep <= 8 && self.r == 4 && self.element() <= 4))
+            && (self.keep < 20 || self.stages == 2)
             && (self.element() > 2 || self.keep <= 20)
     }
 

@@ -1,3 +1,5 @@
+//! Tests of the family `kept_rows`: which of its candidates apply, how columns are shared among blocks, and what is refused.
+
 use super::super::{family, space};
 use super::*;
 use crate::domain::{DeviceKind, Dtype};
