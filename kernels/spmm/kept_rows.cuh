@@ -1,7 +1,7 @@
 // SpMM on column-major operands in which rows of A stay with their threads: a block keeps its rows in registers, and what they
 // need of B passes through shared memory, some columns at a time and copied ahead. A block reads A once, however many columns it sums.
 // For short rows whose neighbours need neighbouring rows of B. What a block needs of a column is its window: pieces of 16 bytes.
-// maps:    block.x -> rows; thread -> turns rows, blockDim.x apart; registers -> keep entries of each, and r sums; block.y -> stages of r columns
+// maps:    block.x -> rows; thread -> turns rows, blockDim.x apart; registers -> keep entries of each, and 4 or 8 sums; block.y -> stages of r columns
 // tune:    rows 128 256 512 1024 | turns 1 2 | keep 4 8 20 32 | r 4 8 | stages 2 3
 // needs:   CSR with 32-bit row pointers; for each entry its place in the window, and for each block the pieces of the window; B
 //          aligned to 16 bytes
@@ -150,14 +150,12 @@ __device__ __forceinline__ void kept_rows(const u32* __restrict__ row_ptr, const
     const auto copy = [&](u32 stage) {
         const u32 column = first + stage * kR;
         uint4* to = kept_window + stage % kStages * kR * window;
-        if (of_b.within(column + kR)) {
-            if (column < end) {
+        if (column < end && of_b.within(column + kR)) {
 #pragma unroll 1
-                for (u32 group = 0; group < kR; group += kAtOnce) {
+            for (u32 group = 0; group < kR; group += kAtOnce) {
 #pragma unroll 1
-                    for (u32 i = threadIdx.x; i < count; i += kThreads)
-                        of_b.copy(to + group * window + i, window, column + group, own[i]);
-                }
+                for (u32 i = threadIdx.x; i < count; i += kThreads)
+                    of_b.copy(to + group * window + i, window, column + group, own[i]);
             }
         } else if (column < end) {
 #pragma unroll 1

@@ -11,7 +11,6 @@ use super::family::{
 };
 use super::inspect::Inspection;
 use super::model::{L2_RATIO, LAUNCH_US, MEMORY_RATIO, SECTOR, Work};
-use super::phrases;
 use super::shared::{Lowered, Shared, array};
 use super::text::{self, elements, output, scale};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
@@ -36,13 +35,13 @@ const BEYOND: f64 = 0.02;
 const MOST_BEYOND: u64 = 64;
 /// Shared-memory accesses of a multiprocessor in a microsecond, each of a warp.
 const ACCESSES_PER_US: f64 = 1_700.0;
-/// Time over what the norm of its parts says, without and with blocks that wait for themselves, as measured on an H100 on grids, bands,
-/// roads and meshes (within a tenth of it on all).
+/// Measured time over the norm of the parts, since they overlap only partly: grids, bands, roads and meshes on an H100.
 const OVERLAP: f64 = 1.08;
+/// What waiting at the barriers adds to it, where a multiprocessor has one block and `AHEAD` bytes being copied.
 const MEETING: f64 = 0.08;
-/// Bytes on their way to a multiprocessor that the latter is for.
+/// The bytes being copied to a multiprocessor that `MEETING` is stated for; with half as many a barrier costs twice as much.
 const AHEAD: f64 = 65_536.0;
-/// How many times as long a call may seem to take for multiprocessors without work: blocks that are fewer read faster.
+/// Upper limit of a factor for too few blocks, or for too few bytes being copied: such calls are slow, but not in proportion.
 const MOST_IDLE: f64 = 4.0;
 
 pub struct KeptRows;
@@ -88,12 +87,11 @@ impl SpmmFamily for KeptRows {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
-        let ours = candidate.family == NAME && problem.layout == Layout::Col;
-        // The narrowest stage has four columns, of which two would be nobody's.
-        if !ours || problem.n < 3 || effective_layout(problem) != Layout::Col {
+        if candidate.family != NAME || effective_layout(problem) != Layout::Col {
             return None;
         }
-        if !among(candidate, self.domains()) {
+        // The narrowest stage has four columns: of two, half of it would be idle.
+        if problem.n < 3 || !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);
@@ -125,8 +123,11 @@ impl Family for KeptRows {
                     ("rows", "rows of a block"),
                     ("turns", "rows that a thread computes one after another"),
                     ("keep", "entries of a row that a thread keeps"),
-                    phrases::R,
-                    ("stages", "groups of columns in shared memory, being summed or on their way"),
+                    ("r", "columns of B and C that a stage has"),
+                    (
+                        "stages",
+                        "stages of B in shared memory at a time, of which one is multiplied while the others are copied",
+                    ),
                 ],
             ),
             ..gpu_family("spmm.kept_rows", STORED, false)
@@ -308,7 +309,7 @@ impl SpmmKernel for KeptRow {
         let blocks = seen.rows.div_ceil(self.rows.into()) as f64;
         let fetched = pieces * blocks * PIECE_BYTES as f64 * f64::from(self.r);
         Work {
-            // Read once for all columns.
+            // A block reads A once for all of its columns.
             a_bytes: (seen.nnz as f64 * (2.0 + bytes) + seen.rows as f64 * 4.0)
                 / f64::from(self.all_stages()),
             fetched: fetched / (seen.nnz as f64).max(1.0),
@@ -386,14 +387,14 @@ impl SpmmKernel for KeptRow {
         )?;
         let Some(windows) = made.as_ref() else {
             return Err(Refusal(format!(
-                "{rows} rows need more elements of a column of B than 16-bit places count"
+                "blocks of {rows} rows use more of a column of B than 16-bit positions can address"
             )));
         };
         let needed = self.window_bytes(windows.most.into());
         let most = shared.device.shared_bytes_per_block;
         if needed > most {
             return Err(Refusal(format!(
-                "{} stages of {} columns of a window of {} pieces take {needed} bytes of shared memory; a block has {most}",
+                "{} stages of {} columns, {} pieces of 16 bytes a column, take {needed} bytes of shared memory; a block has {most}",
                 self.stages, self.r, windows.most
             )));
         }

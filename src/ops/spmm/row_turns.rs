@@ -54,7 +54,7 @@ impl RowTurn {
             Layout::Col => {
                 self.walk.dense == Dense::Staged
                     && self.rows() <= self.walk.block
-                    && self.shared_bytes() <= STATIC_SHARED
+                    && self.walk.shared_bytes(self.rows()) <= STATIC_SHARED
             }
         }
     }
@@ -62,14 +62,6 @@ impl RowTurn {
     /// Rows of a block.
     fn rows(&self) -> u32 {
         self.walk.groups().max(1) * self.turns
-    }
-
-    /// The tile of sums that columns are written from.
-    fn shared_bytes(&self) -> u32 {
-        match effective_layout(&self.walk.problem) {
-            Layout::Row => 0,
-            Layout::Col => self.walk.columns() * (self.rows() + 1) * self.walk.sum_bytes() as u32,
-        }
     }
 }
 
@@ -147,7 +139,7 @@ impl Family for RowTurns {
 
 impl SpmmKernel for RowTurn {
     fn tile(&self) -> Tile {
-        Tile { shared_bytes: self.shared_bytes(), ..self.walk.tile() }
+        Tile { shared_bytes: self.walk.shared_bytes(self.rows()), ..self.walk.tile() }
     }
 
     fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {

@@ -195,7 +195,7 @@ impl Walk {
             (Dense::Both, by_columns) => by_columns && !self.problem.accumulate,
         };
         let vector_fits = self.vec == widest_vector(&self.problem, self.dense.stages());
-        let shared = self.shared_bytes() <= STATIC_SHARED;
+        let shared = self.shared_bytes(self.groups()) <= STATIC_SHARED;
         vector_fits
             && fits
             && (whole || line)
@@ -246,12 +246,12 @@ impl Walk {
         by_columns(&self.problem) && self.dense != Dense::Both
     }
 
-    /// The tile of sums that columns are written from.
-    fn shared_bytes(&self) -> u32 {
+    /// The tile of sums that columns are written from, of a block of `rows` rows.
+    pub fn shared_bytes(&self, rows: u32) -> u32 {
         if !self.writes_columns() {
             return 0;
         }
-        self.columns() * (self.groups() + 1) * self.sum_bytes() as u32
+        self.columns() * (rows + 1) * self.sum_bytes() as u32
     }
 
     pub fn tile(&self) -> Tile {
@@ -268,7 +268,7 @@ impl Walk {
             unroll: self.unroll,
             elements_an_entry: elements,
             registers: elements * words + self.in_flight() + 2 * self.unroll + 14,
-            shared_bytes: self.shared_bytes(),
+            shared_bytes: self.shared_bytes(self.groups()),
             vector: 1,
             balanced: false,
             grid_y: self.column_tiles().max(self.staged_tiles()),
