@@ -70,6 +70,16 @@ __device__ __forceinline__ Brain load_element(const Brain* from) {
     return Brain{__ldg(reinterpret_cast<const u16*>(from))};
 }
 
+// The same for what is read once: it is the first to leave the caches.
+__device__ __forceinline__ float load_passing(const float* from) { return __ldcs(from); }
+__device__ __forceinline__ double load_passing(const double* from) { return __ldcs(from); }
+__device__ __forceinline__ Half load_passing(const Half* from) {
+    return Half{__ldcs(reinterpret_cast<const u16*>(from))};
+}
+__device__ __forceinline__ Brain load_passing(const Brain* from) {
+    return Brain{__ldcs(reinterpret_cast<const u16*>(from))};
+}
+
 // kWidth elements as the words they are in memory: what is in flight takes no more registers than that. All indices must
 // be compile-time constants. `from` must be aligned to the bytes of the vector, or to 16 where it has more.
 template <typename T, int kWidth>

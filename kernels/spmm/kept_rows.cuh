@@ -6,7 +6,7 @@
 // needs:   CSR with 32-bit row pointers; for each entry its place in the window, and for each block the pieces of the window; B
 //          aligned to 16 bytes
 // refuses: windows that shared memory does not hold; any n and any number of rows are taken
-// spills:  64 bytes allowed because a few kept values in L1 cost less than half as many resident blocks do
+// spills:  96 bytes allowed because a few kept values in L1 cost less than half as many resident blocks do
 #pragma once
 #include "copies.cuh"
 #include "spmm/element.cuh"

@@ -1,5 +1,6 @@
 // Nnz-split SpMM: rows of more than `chunk` entries are cut into segments of about equal length, each the work of one group;
-// all other rows go as in row_split, in the same launch.
+// all other rows go as in row_split, in the same launch. Where C is written by columns a group may compute `turns` of these one
+// after another, so that what a block writes of a column is longer.
 // maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments; the others -> rows; block.y -> column tiles
 // tune:    chunk 64 256 512 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 | block 256 | fetch direct shuffle | order natural length locality | b given staged both
 // needs:   as row_split; scratch for the segments' sums and a zeroed counter per long row and column tile
@@ -39,9 +40,13 @@ __device__ __forceinline__ u32 row_of(const Segments<T>& all, u32 owner, u32 pla
     return place == kWholeRow ? owner : __ldg(all.row + owner);
 }
 
-// What a program sets, checked: the same as RowSplitConfig names.
+// What a program sets, checked: besides what RowSplitConfig names
+//   kTurns  rows that a group computes one after another
 template <typename Settings>
 struct NnzSplitConfig : RowSplitConfig<Settings> {
+    static constexpr u32 kTurns = Settings::kTurns;
+    static_assert(kTurns == 1 || (kTurns > 1 && Settings::kOut == Output::kColumns),
+                  "rows in turn are for kernels that write columns");
     static constexpr u32 kGroups = RowSplitConfig<Settings>::kRows;  // segments a block computes at a time
     static_assert(kGroups > 0, "a block must hold a group at least");
 };
@@ -190,7 +195,8 @@ __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr,
     if (turn.segments) {
         segment<Config>(turn.block, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
     } else {
-        row_split<Config>(turn.block, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
+        row_split<Config, Config::kTurns>(turn.block, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk,
+                                          scale);
     }
 }
 

@@ -1,5 +1,6 @@
 // Nnz-split SpMM with teams: a row of more than `heavy` entries is the work of a team of whole warps, which meet in shared memory;
-// rows above `chunk` entries are cut for several teams; all other rows go as in row_split, in the same launch.
+// rows above `chunk` entries are cut for several teams; all other rows go as in row_split, in the same launch. Where C is written
+// by columns a group may compute `turns` of these one after another, so that what a block writes of a column is longer.
 // maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments, a team each; the others -> rows; block.y -> column tiles
 // tune:    team 1 2 8 | heavy 32 64 128 | chunk 256 1024 4096 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 8 | block 256 | fetch direct ahead | order natural length | b given staged both
 // needs:   as nnz_split
@@ -10,11 +11,15 @@
 namespace sparsetune {
 
 // What a program sets, checked: besides what RowSplitConfig names
-//   kTeam  warps of a team
+//   kTeam   warps of a team
+//   kTurns  rows that a group computes one after another
 template <typename Settings>
 struct RowTeamsConfig : RowSplitConfig<Settings> {
     static constexpr int kTeam = Settings::kTeam;
     static constexpr int kWarps = RowSplitConfig<Settings>::kBlock / 32;
+    static constexpr u32 kTurns = Settings::kTurns;
+    static_assert(kTurns == 1 || (kTurns > 1 && Settings::kOut == Output::kColumns),
+                  "rows in turn are for kernels that write columns");
     static_assert(kTeam >= 1 && kWarps % kTeam == 0, "a block must hold whole teams");
 };
 
@@ -121,8 +126,8 @@ __device__ __forceinline__ void row_teams(const u32* __restrict__ row_ptr,
         team_segment<Config>(turn.block, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
     } else {
         const u32* others = order == nullptr ? order : order + heavy_first;
-        row_split<Config>(turn.block, blockIdx.y, row_ptr, cols, vals, dense, c, others, rows - heavy_first, n, heavy,
-                          scale);
+        row_split<Config, Config::kTurns>(turn.block, blockIdx.y, row_ptr, cols, vals, dense, c, others,
+                                          rows - heavy_first, n, heavy, scale);
     }
 }
 

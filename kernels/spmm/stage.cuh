@@ -17,9 +17,9 @@ template <int kPanel>
 constexpr int kStagedColumns = kPanel < 32 ? kPanel : 32;
 
 // Copies what this block stages of B. T: type of its elements; kPanel: columns of a panel; kFromColumns: whether B is
-// column-major.
+// column-major. `passing`: 1 if its columns are to leave L2 before all else, so that their copy and C stay there.
 template <typename T, int kPanel, bool kFromColumns>
-__device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ staged, u32 b_rows, u32 n) {
+__device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ staged, u32 b_rows, u32 n, u32 passing) {
     constexpr u32 kRows = 64, kColumns = kStagedColumns<kPanel>;
     static_assert(kPanel % kColumns == 0, "a panel must divide into what a block copies");
     const u64 first = static_cast<u64>(blockIdx.x) * kRows;
@@ -34,12 +34,19 @@ __device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ s
         const T* from = b + (column + k) * static_cast<u64>(b_rows) + first + at;
         // All loads of a thread are under way before the first is waited for.
         T value[kSteps];
+        const auto read = [&](const auto& load) {
 #pragma unroll
-        for (u32 step = 0; step < kSteps; ++step) {
-            const u32 here_k = k + step * kAtOnce;
-            value[step] = T{};
-            if (at < here && here_k < kColumns && column + here_k < n)
-                value[step] = load_element(from + static_cast<u64>(step * kAtOnce) * b_rows);
+            for (u32 step = 0; step < kSteps; ++step) {
+                const u32 here_k = k + step * kAtOnce;
+                value[step] = T{};
+                if (at < here && here_k < kColumns && column + here_k < n)
+                    value[step] = load(from + static_cast<u64>(step * kAtOnce) * b_rows);
+            }
+        };
+        if (passing != 0) {
+            read([](const T* element) { return load_passing(element); });
+        } else {
+            read([](const T* element) { return load_element(element); });
         }
 #pragma unroll
         for (u32 step = 0; step < kSteps; ++step) {

@@ -203,12 +203,12 @@ mod tests {
             assert_eq!(known.len(), 1, "{problem} {kind:?} {candidate}");
             *seen.entry(known[0].id).or_insert(0) += 1;
             // What only a request gives a scheme is listed for none, and only a scheme that refines, copies ahead, substitutes or
-            // stages, and a walk for a matrix of equal values or near columns says so.
+            // stages, a walk for a matrix of equal values or near columns, teams with rows in turn, and blocks that take heavy rows
+            // say so.
             let listed = |name: &&str| match *name {
                 crate::domain::candidate::WITHOUT => false,
-                "refine" | "ahead" | "substitute" | "staged" | "equal" | "near" => {
-                    candidate.params.contains_key(*name)
-                }
+                "refine" | "ahead" | "substitute" | "staged" | "equal" | "near" | "turns"
+                | "heavy" => candidate.params.contains_key(*name),
                 _ => true,
             };
             let names = known[0].parameters.iter().map(|known| known.name);

@@ -8,12 +8,15 @@ use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::phrases;
 use super::row_split::row_order;
+use super::row_teams::MEETING_US;
 use super::shared::{Lowered, Shared};
 use super::text::{self, elements, output, scale};
 use super::walk::Bound;
-use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
+use crate::domain::catalog::family::{
+    Distinction, FamilyDescriptor, Parameter, StoredForm, Values,
+};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
-use crate::domain::{Candidate, Layout, Spmm};
+use crate::domain::{Candidate, Device, Layout, Param, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
@@ -30,6 +33,8 @@ struct ColumnMajor {
     r: u32,
     unroll: u32,
     block: u32,
+    /// Most entries of a row that lanes share, where the block takes longer ones.
+    heavy: Option<u32>,
     order: RowOrder,
     problem: Spmm,
 }
@@ -60,7 +65,11 @@ impl SpmmFamily for ColumnMajors {
         match effective_layout(problem) {
             Layout::Row => Vec::new(),
             Layout::Col => {
-                chosen(FAMILY, self.domains(), |c| order_serves(c, problem) && differs(c))
+                let mut all =
+                    chosen(FAMILY, self.domains(), |c| order_serves(c, problem) && differs(c));
+                let heavy: Vec<_> = all.iter().flat_map(with_heavy).collect();
+                all.extend(heavy);
+                all
             }
         }
     }
@@ -73,15 +82,51 @@ impl SpmmFamily for ColumnMajors {
             return None;
         }
         let int = |name| count(candidate, name);
+        let heavy = match candidate.params.contains_key(HEAVY) {
+            true => Some(int(HEAVY).filter(|it| HEAVIES.contains(it))?),
+            false => None,
+        };
+        if heavy.is_some() && !may_take_heavy(candidate) {
+            return None;
+        }
         Some(Box::new(ColumnMajor {
             lanes: int("lanes")?,
             r: int("r")?,
             unroll: int("unroll")?,
             block: int("block")?,
+            heavy,
             order: order(candidate)?,
             problem: *problem,
         }))
     }
+}
+
+/// The parameter that only candidates have whose blocks take long rows.
+const HEAVY: &str = "heavy";
+
+/// Most entries of a row that lanes share there.
+const HEAVIES: [u32; 2] = [32, 128];
+
+/// Threads of the largest block that takes long rows: larger ones are for rows of about equal length.
+const HEAVY_THREADS: i64 = 256;
+
+/// Whether blocks of this kind may take long rows: few lanes for all others, and few columns of C. On an H100 (N = 32 and 128) 27
+/// matrices of up to 150,000 entries were fastest so where they were with longer rows taken: one row of 632 entries among short ones
+/// 2.9 us for 5.5.
+fn may_take_heavy(candidate: &Candidate) -> bool {
+    let int = |name| candidate.int(name).unwrap_or_default();
+    int("lanes") <= 8
+        && int("r") <= SHARED_COLUMNS
+        && int("block") <= HEAVY_THREADS
+        && order(candidate) == Some(RowOrder::Natural)
+}
+
+/// A candidate with each limit on rows that it may have; a thread alone takes none of 128 entries.
+fn with_heavy(candidate: &Candidate) -> Vec<Candidate> {
+    let alone = candidate.int("lanes") == Some(1);
+    let most = if alone { HEAVIES[0] } else { HEAVIES[1] };
+    let limits = HEAVIES.iter().filter(|&&it| it <= most && may_take_heavy(candidate));
+    limits.map(|&limit| candidate.clone().with(HEAVY, i64::from(limit))).collect()
 }
 
 /// Most columns that several lanes sum together: each of them takes a round of shuffles.
@@ -118,16 +163,7 @@ impl Family for ColumnMajors {
             title: "Row split, column-major",
             summary: "A group of threads shares the entries of each row and reads column-major B and C in place.",
             source: None,
-            parameters: parameters(
-                self.domains(),
-                &[
-                    ("lanes", "threads that share the entries of a row"),
-                    phrases::R,
-                    phrases::UNROLL,
-                    phrases::BLOCK,
-                    phrases::ORDER,
-                ],
-            ),
+            parameters: described(self.domains()),
             ..gpu_family("spmm.column_major", STORED, false)
         }
     }
@@ -141,8 +177,26 @@ impl Family for ColumnMajors {
     }
 
     fn complexity(&self, candidate: &Candidate) -> u32 {
-        1 + u32::from(is_ordered(candidate))
+        1 + u32::from(is_ordered(candidate) || candidate.params.contains_key(HEAVY))
     }
+}
+
+/// The parameters of the domains, and [`HEAVY`].
+fn described(domains: &[Domain]) -> Vec<Parameter> {
+    let own = [
+        ("lanes", "threads that share the entries of a row"),
+        phrases::R,
+        phrases::UNROLL,
+        phrases::BLOCK,
+        phrases::ORDER,
+    ];
+    let mut all = parameters(domains, &own);
+    all.push(Parameter {
+        name: HEAVY,
+        values: Values::Among(HEAVIES.map(|it| Param::Int(i64::from(it))).to_vec()),
+        meaning: "most entries of a row that these threads compute, where longer rows are the work of their whole block",
+    });
+    all
 }
 
 impl ColumnMajor {
@@ -163,6 +217,15 @@ impl ColumnMajor {
         ];
         let launch_bounds = (self.block > 256).then(|| self.block.to_string());
         EntryPoint { launch_bounds, ..text::kernel("column_major", "ColumnMajorConfig", operands) }
+    }
+
+    /// Where long rows wait, and where the warps of a block leave their sums.
+    fn shared_bytes(&self) -> u32 {
+        let sum = self.problem.dtype.bytes().max(4) as u32;
+        match self.heavy {
+            Some(_) => 4 * (self.block / self.lanes + 1) + self.block / 32 * self.r * sum,
+            None => 0,
+        }
     }
 
     /// Groups of columns.
@@ -194,14 +257,19 @@ impl SpmmKernel for ColumnMajor {
             unroll: self.unroll,
             elements_an_entry: self.r,
             registers: (self.r + self.unroll * (self.r + 1)) * words + self.unroll + 28,
-            shared_bytes: 0,
+            shared_bytes: self.shared_bytes(),
             vector: 1,
-            balanced: false,
+            balanced: self.heavy.is_some(),
             // As if each group had blocks of its own, which is what the models were trained on; taken in turn they are fewer.
             grid_y: self.groups(),
             // A thread has no columns beyond a narrower tile's.
             repeats: Beyond::most(self.r, 2 * self.problem.n - 1),
         }
+    }
+
+    /// Without rows so long it would do what the others do.
+    fn applies(&self, seen: &Inspection, _: &Device) -> bool {
+        self.heavy.is_none_or(|heavy| seen.longest_row > u64::from(heavy))
     }
 
     /// Gathers of single elements: one sector each, shared with nearby entries of the same row or of the next rows.
@@ -215,6 +283,15 @@ impl SpmmKernel for ColumnMajor {
         let mean = seen.mean_row.max(0.01);
         // Lanes past a row's end idle, and a thread that reads its row alone pulls whole sectors of A through L1.
         let idle = (mean / lanes).ceil() * lanes / mean;
+        let longest = seen.longest_row as f64;
+        let groups = seen.groups(32 / self.lanes, by_length);
+        let (longest_walk, lockstep, after_us) = match self.heavy {
+            Some(heavy) => {
+                let by_block = longest / f64::from(self.block);
+                ((f64::from(heavy) / lanes).max(by_block), groups.lockstep.min(2.0), MEETING_US)
+            }
+            None => (longest / lanes, groups.lockstep, 0.0),
+        };
         let stride = if self.lanes >= 4 { 1.0 } else { 1.3 };
         Work {
             entries: seen.nnz as f64,
@@ -225,8 +302,9 @@ impl SpmmKernel for ColumnMajor {
             width: bytes * r,
             instructions: (5.0 + r * 3.0) * idle.min(8.0) / lanes,
             mean_walk: (mean / lanes).max(1.0),
-            longest_walk: (seen.longest_row as f64 / lanes).ceil(),
-            lockstep: seen.groups(32 / self.lanes, by_length).lockstep,
+            longest_walk: longest_walk.ceil(),
+            lockstep,
+            after_us,
             locality: seen.locality_in(self.order),
             reuse: 1.0,
             ..Work::row_major(&self.tile(), seen, &self.problem)
@@ -234,12 +312,15 @@ impl SpmmKernel for ColumnMajor {
     }
 
     fn source(&self) -> String {
-        let settings = [
+        let mut settings = vec![
             ("kLanes", self.lanes.into()),
             ("kR", self.r.into()),
             ("kUnroll", self.unroll.into()),
+            ("kWholeSteps", (i64::from(self.block) <= HEAVY_THREADS).into()),
+            ("kHeavy", self.heavy.unwrap_or(0).into()),
             ("kFull", self.problem.n.is_multiple_of(self.r).into()),
         ];
+        settings.extend(self.heavy.map(|_| ("kBlock", self.block.into())));
         let kernel = self.kernel(Bound::default());
         text::program(&["spmm/column_major.cuh"], &self.problem, &settings, &[kernel])
     }

@@ -5,6 +5,7 @@ use super::family::{SpmmFamily, SpmmKernel, Tile, count, effective_layout, gpu_f
 use super::inspect::Inspection;
 use super::model::Work;
 use super::row_teams::TEAM;
+use super::row_turns;
 use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
 use super::text;
@@ -24,9 +25,16 @@ pub struct NnzSplits;
 struct NnzSplit {
     walk: Walk,
     chunk: u32,
+    /// Rows that a group computes one after another.
+    turns: u32,
 }
 
 impl NnzSplit {
+    /// Rows of a block that computes rows.
+    fn rows(&self) -> u32 {
+        self.walk.groups().max(1) * self.turns
+    }
+
     fn kernel(&self, bound: Bound, named: &Named) -> EntryPoint {
         let mut operands = self.walk.operands(bound);
         operands.extend([
@@ -73,6 +81,8 @@ impl SpmmFamily for NnzSplits {
             effective_layout(problem) == Layout::Col && candidate.text("b") != Some("both")
         };
         all.retain(|candidate| by_columns(candidate) || only_here(candidate));
+        row_turns::add_turned(&mut all, problem);
+        all.retain(|candidate| self.kernel(candidate, problem).is_some());
         all
     }
 
@@ -82,21 +92,22 @@ impl SpmmFamily for NnzSplits {
         }
         let walk = Walk::of(candidate, problem, self.domains())?;
         let chunk = count(candidate, "chunk")?;
-        Some(Box::new(NnzSplit { walk, chunk }))
+        let turns = row_turns::turns_of(candidate)?;
+        row_turns::serve(&walk, turns).then(|| Box::new(NnzSplit { walk, chunk, turns }) as _)
     }
 }
 
 impl Family for NnzSplits {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Lacks(&[TEAM]))];
+        let own = [("chunk", "most entries in a segment of a long row")];
+        let mut parameters = walk::described(self.domains(), &own);
+        parameters.push(row_turns::described());
         FamilyDescriptor {
             title: "Split by entries",
             summary: "Long rows are cut into segments of about equal length; all others are computed as in row_split.",
             source: None,
-            parameters: walk::described(
-                self.domains(),
-                &[("chunk", "most entries in a segment of a long row")],
-            ),
+            parameters,
             ..gpu_family("spmm.nnz_split", STORED, false)
         }
     }
@@ -120,13 +131,15 @@ impl Family for NnzSplits {
 
 impl SpmmKernel for NnzSplit {
     fn tile(&self) -> Tile {
-        Tile { balanced: true, ..self.walk.tile() }
+        let shared_bytes = self.walk.shared_bytes(self.rows());
+        Tile { balanced: true, shared_bytes, ..self.walk.tile() }
     }
 
     fn blocks(&self, seen: &Inspection, _problem: &Spmm) -> u64 {
         let segments = seen.cut(u64::from(self.chunk), u64::from(self.chunk)).segments as u64;
-        let groups = u64::from(self.walk.groups().max(1));
-        (segments + seen.rows).div_ceil(groups) * u64::from(self.walk.column_tiles())
+        let rows = seen.rows.div_ceil(u64::from(self.turns));
+        let blocks = (segments + rows).div_ceil(u64::from(self.walk.groups().max(1)));
+        blocks * u64::from(self.walk.column_tiles())
     }
 
     fn applies(&self, seen: &Inspection, _device: &Device) -> bool {
@@ -134,7 +147,7 @@ impl SpmmKernel for NnzSplit {
     }
 
     fn work(&self, seen: &Inspection) -> Work {
-        let work = self.walk.work(seen);
+        let work = row_turns::in_turn(self.walk.work(seen), self.turns);
         let ways = f64::from(self.walk.ways);
         let cut = seen.cut(u64::from(self.chunk), u64::from(self.chunk));
         let parts = seen.longest_row as f64 / f64::from(self.chunk);
@@ -157,14 +170,15 @@ impl SpmmKernel for NnzSplit {
 
     fn source(&self) -> String {
         let kernel = self.kernel(Bound::default(), &Named::default());
-        self.walk.source("spmm/nnz_split.cuh", kernel)
+        let own = [("kTurns", self.turns.into())];
+        self.walk.source_with("spmm/nnz_split.cuh", kernel, &own)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let (walk, chunk) = (&self.walk, self.chunk);
         let cutting = Cutting { threshold: chunk, chunk, sequence: Sequence::ByColumn };
         let blocks = |segments: &Segments, rows: u32| {
-            segments.count().div_ceil(walk.groups()) + rows.div_ceil(walk.groups())
+            segments.count().div_ceil(walk.groups()) + rows.div_ceil(self.rows())
         };
         let kernel = |bound, _: &Segments, named: &Named| self.kernel(bound, named);
         segments::lower(walk, shared, &cutting, blocks, kernel, self.source())

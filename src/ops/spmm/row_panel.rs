@@ -247,7 +247,7 @@ impl SpmmKernel for RowPanel {
         let mut kernels = vec![self.kernel(0)];
         let header = match &self.passes {
             Some(passes) => {
-                kernels.extend([passes.staging(0), passes.turning(0)]);
+                kernels.extend([passes.staging(0, false), passes.turning(0)]);
                 "spmm/panel_columns.cuh"
             }
             None => header,

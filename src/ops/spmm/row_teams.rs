@@ -5,6 +5,7 @@ use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, count, gpu_family, i
 use super::inspect::{Cut, Inspection};
 use super::model::Work;
 use super::nnz_split::{ARRIVAL_US, FAMILY, PARTIAL_US};
+use super::row_turns;
 use super::segments::{self, BUNDLE, Cutting, Named, Segments, Sequence};
 use super::shared::{Lowered, Shared};
 use super::text;
@@ -37,7 +38,7 @@ const HEAVY: [u32; 3] = [32, 64, 128];
 const BETWEEN: f64 = 0.03;
 
 /// Meeting in shared memory at a row's end, microseconds.
-const MEETING_US: f64 = 0.2;
+pub(super) const MEETING_US: f64 = 0.2;
 
 pub struct RowTeams;
 
@@ -46,6 +47,8 @@ struct RowTeam {
     team: u32,
     heavy: u32,
     chunk: u32,
+    /// Rows that a group computes one after another.
+    turns: u32,
 }
 
 impl RowTeam {
@@ -57,6 +60,16 @@ impl RowTeam {
     /// Entries of a long row that are summed in parallel.
     fn ways(&self) -> u32 {
         self.team * (WARP / self.walk.lanes)
+    }
+
+    /// Rows of a block that computes rows.
+    fn rows(&self) -> u32 {
+        self.walk.groups().max(1) * self.turns
+    }
+
+    /// All static shared memory of a block: that of rows and that of teams, whichever it computes.
+    fn shared_bytes(&self) -> u32 {
+        self.walk.shared_bytes(self.rows()) + self.meeting_bytes()
     }
 
     /// Bytes in which the warps of a block leave their sums.
@@ -86,8 +99,7 @@ impl RowTeam {
         let chunk = if narrow { self.chunk > CHUNKS[0] } else { self.chunk < CHUNKS[2] };
         // Tiles narrower than C read A again.
         let whole = self.walk.column_tiles() == 1 || self.walk.columns() >= 128;
-        // Both arrays of sums are static.
-        let fits = self.walk.tile().shared_bytes + self.meeting_bytes() <= STATIC_SHARED;
+        let fits = self.shared_bytes() <= STATIC_SHARED;
         others && depth && chunk && whole && fits
     }
 
@@ -138,6 +150,7 @@ impl SpmmFamily for RowTeams {
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         let mut all = walk::candidates(FAMILY, self.domains(), problem);
+        row_turns::add_turned(&mut all, problem);
         all.retain(|candidate| self.of(candidate, problem).is_some_and(|it| it.pays()));
         all
     }
@@ -152,12 +165,14 @@ impl RowTeams {
         if candidate.family != FAMILY || !candidate.params.contains_key(TEAM) {
             return None;
         }
-        Some(RowTeam {
+        let team = RowTeam {
             walk: Walk::of(candidate, problem, self.domains())?,
             team: count(candidate, TEAM)?,
             heavy: count(candidate, "heavy")?,
             chunk: count(candidate, "chunk")?,
-        })
+            turns: row_turns::turns_of(candidate)?,
+        };
+        row_turns::serve(&team.walk, team.turns).then_some(team)
     }
 }
 
@@ -169,11 +184,13 @@ impl Family for RowTeams {
             ("heavy", "most entries of a row that one group computes"),
             ("chunk", "most entries in a segment of a long row"),
         ];
+        let mut parameters = walk::described(self.domains(), &OWN);
+        parameters.push(row_turns::described());
         FamilyDescriptor {
             title: "Split by entries, with teams",
             summary: "Teams of warps compute long rows, which are cut only if they are huge; all others are computed as in row_split.",
             source: None,
-            parameters: walk::described(self.domains(), &OWN),
+            parameters,
             ..gpu_family("spmm.row_teams", STORED, false)
         }
     }
@@ -202,7 +219,7 @@ impl SpmmKernel for RowTeam {
         Tile {
             balanced: true,
             registers: tile.registers + ahead + 2,
-            shared_bytes: tile.shared_bytes + self.meeting_bytes(),
+            shared_bytes: self.shared_bytes(),
             ..tile
         }
     }
@@ -212,7 +229,7 @@ impl SpmmKernel for RowTeam {
         let teams = (segments as u64).div_ceil(u64::from(self.teams()));
         // In natural order long rows have places among the others, too, which are left at once.
         let rows = if self.walk.order == RowOrder::Length { short_rows as u64 } else { seen.rows };
-        let groups = rows.div_ceil(u64::from(self.walk.groups().max(1)));
+        let groups = rows.div_ceil(u64::from(self.rows()));
         (teams + groups) * u64::from(self.walk.column_tiles())
     }
 
@@ -227,7 +244,7 @@ impl SpmmKernel for RowTeam {
     }
 
     fn work(&self, seen: &Inspection) -> Work {
-        let work = self.walk.work(seen);
+        let work = row_turns::in_turn(self.walk.work(seen), self.turns);
         let Cut { segments, short_rows } = self.cut(seen);
         let (group, team) = (f64::from(self.walk.ways), f64::from(self.ways()));
         // A team's segment is as many walks of a group's length as it has groups.
@@ -257,8 +274,8 @@ impl SpmmKernel for RowTeam {
 
     fn source(&self) -> String {
         let kernel = self.kernel(Bound::default(), 0, &Named::default());
-        let team = [("kTeam", Setting::from(self.team))];
-        self.walk.source_with("spmm/row_teams.cuh", kernel, &team)
+        let own = [("kTeam", Setting::from(self.team)), ("kTurns", self.turns.into())];
+        self.walk.source_with("spmm/row_teams.cuh", kernel, &own)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -270,7 +287,7 @@ impl SpmmKernel for RowTeam {
         let heavy_first = |segments: &Segments| if by_length { segments.rows } else { 0 };
         let blocks = |segments: &Segments, rows: u32| {
             let others = rows - heavy_first(segments);
-            segments.count().div_ceil(self.teams()) + others.div_ceil(walk.groups())
+            segments.count().div_ceil(self.teams()) + others.div_ceil(self.rows())
         };
         let kernel = |bound, segments: &Segments, named: &Named| {
             self.kernel(bound, heavy_first(segments), named)

@@ -11,9 +11,11 @@ use super::row_split::row_order;
 use super::shared::{Lowered, Shared};
 use super::text;
 use super::walk::{self, Bound, Dense, STATIC_SHARED, Walk};
-use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
+use crate::domain::catalog::family::{
+    Distinction, FamilyDescriptor, Parameter, StoredForm, Values,
+};
 use crate::domain::recipe::{CudaProgram, Program, Step};
-use crate::domain::{Candidate, Device, Layout, Spmm};
+use crate::domain::{Candidate, Device, Layout, Param, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys};
 use crate::ops::program::EntryPoint;
@@ -31,6 +33,54 @@ const REUSE_GAIN: f64 = 1.1;
 
 /// Entries over distinct columns among 64 consecutive rows, from which rows in turn are tried.
 const SHARING: f64 = 1.1;
+
+/// Values of [`TURNS`].
+const EACH: [u32; 2] = [2, 4];
+
+/// Rows that the groups of a candidate compute one after another; `None` if that is no value of [`TURNS`].
+pub fn turns_of(candidate: &Candidate) -> Option<u32> {
+    match candidate.params.contains_key(TURNS) {
+        true => count(candidate, TURNS).filter(|it| EACH.contains(it)),
+        false => Some(1),
+    }
+}
+
+/// Adds the candidates with rows in turn to those of a family that lists them beside it, where columns of C are written.
+pub fn add_turned(candidates: &mut Vec<Candidate>, problem: &Spmm) {
+    if effective_layout(problem) == Layout::Col {
+        let in_turn = |candidate: &Candidate| {
+            let turned = |turns| candidate.clone().with(TURNS, i64::from(turns));
+            EACH.map(turned)
+        };
+        let turned: Vec<_> = candidates.iter().flat_map(in_turn).collect();
+        candidates.extend(turned);
+    }
+}
+
+/// Whether a walk that writes columns itself may compute so many rows in turn: no more rows than its block has threads.
+pub fn serve(walk: &Walk, turns: u32) -> bool {
+    let rows = walk.groups().max(1) * turns;
+    let fits = rows <= walk.block && walk.shared_bytes(rows) <= STATIC_SHARED;
+    turns == 1 || (walk.dense == Dense::Staged && walk.ways == 1 && fits)
+}
+
+/// [`TURNS`] of a family that lists candidates without it, too.
+pub fn described() -> Parameter {
+    Parameter {
+        name: TURNS,
+        values: Values::Among(EACH.map(|it| Param::Int(i64::from(it))).to_vec()),
+        meaning: "rows that a group computes one after another; one where it is not given",
+    }
+}
+
+/// The work of a walk with rows in turn.
+pub fn in_turn(work: Work, turns: u32) -> Work {
+    let mut locality = work.locality;
+    if turns > 1 {
+        locality.near *= REUSE_GAIN;
+    }
+    Work { in_turn: f64::from(turns), locality, ..work }
+}
 
 pub struct RowTurns;
 
@@ -51,11 +101,7 @@ impl RowTurn {
     fn serves(&self) -> bool {
         match effective_layout(&self.walk.problem) {
             Layout::Row => self.walk.dense == Dense::Given,
-            Layout::Col => {
-                self.walk.dense == Dense::Staged
-                    && self.rows() <= self.walk.block
-                    && self.walk.shared_bytes(self.rows()) <= STATIC_SHARED
-            }
+            Layout::Col => serve(&self.walk, self.turns),
         }
     }
 
@@ -76,7 +122,7 @@ impl SpmmFamily for RowTurns {
 
     fn domains(&self) -> &'static [Domain] {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
-            let mut domains = vec![Domain::ints(TURNS, &[2, 4])];
+            let mut domains = vec![Domain::ints(TURNS, &EACH.map(i64::from))];
             domains.extend(walk::DOMAINS.iter().map(|domain| match domain.name {
                 "ways" => Domain::ints("ways", &[1]),
                 "block" => Domain::ints("block", &[256]),
@@ -153,9 +199,7 @@ impl SpmmKernel for RowTurn {
     }
 
     fn work(&self, seen: &Inspection) -> Work {
-        let mut work = self.walk.work(seen);
-        work.locality.near *= REUSE_GAIN;
-        Work { in_turn: f64::from(self.turns), ..work }
+        in_turn(self.walk.work(seen), self.turns)
     }
 
     fn source(&self) -> String {

@@ -385,7 +385,7 @@ impl Walk {
         own: &[(&'static str, Setting)],
     ) -> String {
         let headers = [header, "spmm/stage.cuh", "spmm/unstage.cuh"];
-        let kernels = [kernel, self.staging(0), self.turning(0)];
+        let kernels = [kernel, self.staging(0, false), self.turning(0)];
         let several = match self.dense {
             Dense::Given => 1,
             Dense::Staged => 2,

@@ -81,8 +81,8 @@ impl Walk {
         })
     }
 
-    /// The kernel that stages a B of `b_rows` rows.
-    pub fn staging(&self, b_rows: u32) -> EntryPoint {
+    /// The kernel that stages a B of `b_rows` rows, whose columns leave L2 before all else if they are `passing`.
+    pub fn staging(&self, b_rows: u32, passing: bool) -> EntryPoint {
         let Spmm { n, dtype, .. } = self.problem;
         let (element, from_columns) = (element(dtype), by_columns(&self.problem));
         EntryPoint {
@@ -95,8 +95,18 @@ impl Walk {
                 parameter(format!("{element}*"), "staged", Arg::Scratch(0)),
                 number("b_rows", b_rows),
                 number("n", n),
+                number("passing", passing.into()),
             ],
         }
+    }
+
+    /// Whether B should leave L2 first: where its columns, their copy and C are together about as large as that. Smaller ones stay
+    /// whole; of larger ones little stays, and to say so costs 1 to 3 % (H100).
+    fn passes(&self, (rows, b_rows): (u32, u32), device: &Device) -> bool {
+        let passes_over_c = if self.dense == Dense::Both { 2 } else { 1 };
+        let elements = 2 * u64::from(b_rows) + passes_over_c * u64::from(rows);
+        let bytes = elements * u64::from(self.problem.n) * self.problem.dtype.bytes();
+        by_columns(&self.problem) && (3 * device.l2_bytes / 4..2 * device.l2_bytes).contains(&bytes)
     }
 
     /// The staging step, the panels that it fills (scratch 0) and the memory of C by rows (scratch 1); nothing if B is walked as
@@ -111,7 +121,7 @@ impl Walk {
         }
         let step = Step {
             grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.staged_tiles(), 1],
-            ..self.staging(b_rows).step(1, STAGING_THREADS)
+            ..self.staging(b_rows, self.passes((rows, b_rows), device)).step(1, STAGING_THREADS)
         };
         let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);
         let bytes = elements * self.problem.dtype.bytes();
