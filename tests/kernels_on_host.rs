@@ -234,6 +234,36 @@ fn in_one_block(mut recipe: Recipe) -> Recipe {
     recipe
 }
 
+/// Forms that few candidates of their kernels have: rows in turn, and rows that their whole block takes.
+fn rare(all: &[Candidate]) -> Vec<&Candidate> {
+    let forms: [(&str, bool, &[(&str, i64)]); 5] = [
+        ("nnz_split", false, &[("turns", 2)]),
+        ("nnz_split", true, &[("turns", 4)]),
+        ("row_split", false, &[("heavy", 32), ("lanes", 1), ("r", 8), ("block", 64)]),
+        ("row_split", false, &[("heavy", 32), ("lanes", 4), ("r", 2), ("block", 256)]),
+        ("row_split", false, &[("heavy", 128), ("lanes", 8), ("r", 4), ("block", 64)]),
+    ];
+    let find = |(family, team, values): (&str, bool, &[(&str, i64)])| {
+        all.iter().find(|it| {
+            it.family == family
+                && it.params.contains_key("team") == team
+                && values.iter().all(|(name, value)| it.int(name) == Some(*value))
+        })
+    };
+    forms.into_iter().filter_map(find).collect()
+}
+
+/// A recipe whose columns of B leave L2 before all else where they are staged, as those of large matrices do.
+fn passing(mut recipe: Recipe) -> Recipe {
+    let Program::Cuda(program) = &mut recipe.program else { panic!("{}", recipe.candidate) };
+    for step in program.steps.iter_mut().filter(|step| step.entry == "stage") {
+        let passing = step.args.last_mut().unwrap();
+        assert!(matches!(passing, Arg::U32(0)), "{passing:?}");
+        *passing = Arg::U32(1);
+    }
+    recipe
+}
+
 fn products() -> Vec<Case> {
     let mut cases = Vec::new();
     let matrix = Arc::new(ragged());
@@ -287,10 +317,11 @@ fn products() -> Vec<Case> {
             };
             all.iter().find(of_ring).map(|it| in_one_block(lowerer.lower(it).unwrap()))
         });
-        let rings = rings.into_iter().flatten();
-        for recipe in
-            panels.into_iter().chain(rings).chain(chosen(&problem, all.clone(), most, &mut lowerer))
-        {
+        let rare: Vec<Recipe> =
+            rare(&all).into_iter().map(|it| passing(lowerer.lower(it).unwrap())).collect();
+        assert_eq!(rare.len(), if layout == Layout::Col { 5 } else { 0 }, "{spmm:?}");
+        let own = panels.into_iter().chain(rings.into_iter().flatten()).chain(rare);
+        for recipe in own.chain(chosen(&problem, all.clone(), most, &mut lowerer)) {
             cases.push(Case {
                 label: format!("{} {problem}", recipe.candidate),
                 recipe,

@@ -9,6 +9,7 @@ use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::family::{self, FAMILIES};
 use sparsetune::ops::spmm::inspect::Inspection;
 use sparsetune::sparse::Csr;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Rows of the given lengths; the columns of each are spread over all, from `row % 7` on.
@@ -91,17 +92,29 @@ fn changed(candidate: &Candidate) -> Vec<Candidate> {
 fn unlisted_parameter_values_are_refused() {
     for problem in problems() {
         for family in FAMILIES {
-            let Some(candidate) = family.candidates(&problem).into_iter().next() else { continue };
             let domains = family.domains();
-            let odd = changed(&candidate).into_iter().filter(|it| !family::among(it, domains));
-            for other in odd {
-                let taken = family::kernel(&other, &problem).is_some();
-                assert!(!taken, "{problem:?} {other} is taken for a kernel");
-            }
-            for missing in candidate.params.keys() {
-                let mut other = candidate.clone();
-                other.params.remove(missing);
-                assert!(family.kernel(&other, &problem).is_none(), "{other}");
+            let optional = |name: &str| domains.iter().all(|domain| domain.name != name);
+            // One of each form: with the parameters that only some have, and without.
+            let forms: BTreeMap<Vec<String>, Candidate> = family
+                .candidates(&problem)
+                .into_iter()
+                .map(|it| (it.params.keys().cloned().collect(), it))
+                .collect();
+            for candidate in forms.into_values() {
+                let odd = changed(&candidate).into_iter().filter(|it| {
+                    let mut own = it.params.iter().filter(|(name, _)| optional(name));
+                    !family::among(it, domains)
+                        || own.any(|(name, value)| candidate.params.get(name) != Some(value))
+                });
+                for other in odd {
+                    let taken = family::kernel(&other, &problem).is_some();
+                    assert!(!taken, "{problem:?} {other} is taken for a kernel");
+                }
+                for missing in candidate.params.keys().filter(|name| !optional(name)) {
+                    let mut other = candidate.clone();
+                    other.params.remove(missing);
+                    assert!(family.kernel(&other, &problem).is_none(), "{other}");
+                }
             }
         }
     }

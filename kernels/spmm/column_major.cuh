@@ -2,7 +2,7 @@
 // matrices and few columns, where staging B would be a launch too many, and, with a thread a row and many columns, for rows of
 // about equal length whose neighbours use neighbouring columns. Where there are rows enough to fill the device, a block sums
 // several groups of R columns one after another, and finds its rows of A in L1 again. With `heavy`, a row of more entries than
-// that waits until its block has done the others, and is then the work of the whole block: one such row takes no longer than they do.
+// that waits until its block has done the others, and is then the work of the whole block: one such row takes no longer than they.
 // maps:    subwarp -> row; lane -> every lanes-th entry; registers -> r outputs; block.y -> groups of r columns in turn; block -> heavy rows
 // tune:    lanes 1 4 8 16 32 | r 1 2 4 8 16 32 | unroll 1 2 4 | block 64 256 512 1024 | order natural length locality
 // needs:   CSR with 32-bit row pointers, column-major B and C, columns of B of less than 4 GiB

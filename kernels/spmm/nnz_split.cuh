@@ -4,7 +4,7 @@
 // maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments; the others -> rows; block.y -> column tiles
 // tune:    chunk 64 256 512 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 | block 256 | fetch direct shuffle | order natural length locality | b given staged both
 // needs:   as row_split; scratch for the segments' sums and a zeroed counter per long row and column tile
-// refuses: nothing
+// refuses: rows in turn where C is not written by columns, and more of them than threads in a block
 #pragma once
 #include "spmm/row_split.cuh"
 

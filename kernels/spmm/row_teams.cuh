@@ -4,7 +4,7 @@
 // maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments, a team each; the others -> rows; block.y -> column tiles
 // tune:    team 1 2 8 | heavy 32 64 128 | chunk 256 1024 4096 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 | vec 1 2 4 8 | cols 1 2 3 4 | unroll 2 4 8 | block 256 | fetch direct ahead | order natural length | b given staged both
 // needs:   as nnz_split
-// refuses: nothing
+// refuses: rows in turn where C is not written by columns, and more of them than threads in a block
 #pragma once
 #include "spmm/nnz_split.cuh"
 

@@ -8,7 +8,7 @@ use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::phrases;
 use super::row_split::row_order;
-use super::row_teams::MEETING_US;
+use super::row_teams::{BETWEEN, MEETING_US};
 use super::shared::{Lowered, Shared};
 use super::text::{self, elements, output, scale};
 use super::walk::Bound;
@@ -83,12 +83,9 @@ impl SpmmFamily for ColumnMajors {
         }
         let int = |name| count(candidate, name);
         let heavy = match candidate.params.contains_key(HEAVY) {
-            true => Some(int(HEAVY).filter(|it| HEAVIES.contains(it))?),
+            true => Some(int(HEAVY).filter(|&limit| may_take_heavy(candidate, limit))?),
             false => None,
         };
-        if heavy.is_some() && !may_take_heavy(candidate) {
-            return None;
-        }
         Some(Box::new(ColumnMajor {
             lanes: int("lanes")?,
             r: int("r")?,
@@ -110,24 +107,31 @@ const HEAVIES: [u32; 2] = [32, 128];
 /// Threads of the largest block that takes long rows: larger ones are for rows of about equal length.
 const HEAVY_THREADS: i64 = 256;
 
-/// Whether blocks of this kind may take long rows: few lanes for all others, and few columns of C. On an H100 (N = 32 and 128) 27
-/// matrices of up to 150,000 entries were fastest so where they were with longer rows taken: one row of 632 entries among short ones
-/// 2.9 us for 5.5.
-fn may_take_heavy(candidate: &Candidate) -> bool {
+/// Whether blocks of this kind may take rows of more entries than `limit`: few lanes for all others, a thread alone none of 128 entries,
+/// and few columns of C. On an H100 (N = 32 and 128) 27 matrices of up to 150,000 entries were fastest so where they were with longer
+/// rows taken: one row of 632 entries among short ones 2.9 us for 5.5.
+fn may_take_heavy(candidate: &Candidate, limit: u32) -> bool {
     let int = |name| candidate.int(name).unwrap_or_default();
-    int("lanes") <= 8
+    let limits = if int("lanes") == 1 { &HEAVIES[..1] } else { &HEAVIES };
+    limits.contains(&limit)
+        && int("lanes") <= 8
         && int("r") <= SHARED_COLUMNS
         && int("block") <= HEAVY_THREADS
         && order(candidate) == Some(RowOrder::Natural)
 }
 
-/// A candidate with each limit on rows that it may have; a thread alone takes none of 128 entries.
+/// A candidate with each limit on rows that it may have.
 fn with_heavy(candidate: &Candidate) -> Vec<Candidate> {
-    let alone = candidate.int("lanes") == Some(1);
-    let most = if alone { HEAVIES[0] } else { HEAVIES[1] };
-    let limits = HEAVIES.iter().filter(|&&it| it <= most && may_take_heavy(candidate));
-    limits.map(|&limit| candidate.clone().with(HEAVY, i64::from(limit))).collect()
+    let limits = HEAVIES.into_iter().filter(|&limit| may_take_heavy(candidate, limit));
+    limits.map(|limit| candidate.clone().with(HEAVY, i64::from(limit))).collect()
 }
+
+/// Threads of the largest block in which a thread that reads its row alone has a loop for whole steps: with one for all, as larger
+/// blocks have, 2,000 rows of 14 entries took 6.6 us for 5.5, and 1,800 of 4 entries 2.9 for 2.7 (H100, N = 128).
+const WHOLE_STEPS_THREADS: u32 = 256;
+
+/// Entries that a block's threads are ahead of each other at most: so many fewer than 32 bits count may there be.
+const LONGEST_STEP: usize = 1024;
 
 /// Most columns that several lanes sum together: each of them takes a round of shuffles.
 const SHARED_COLUMNS: i64 = 8;
@@ -177,7 +181,7 @@ impl Family for ColumnMajors {
     }
 
     fn complexity(&self, candidate: &Candidate) -> u32 {
-        1 + u32::from(is_ordered(candidate) || candidate.params.contains_key(HEAVY))
+        1 + u32::from(is_ordered(candidate))
     }
 }
 
@@ -259,7 +263,7 @@ impl SpmmKernel for ColumnMajor {
             registers: (self.r + self.unroll * (self.r + 1)) * words + self.unroll + 28,
             shared_bytes: self.shared_bytes(),
             vector: 1,
-            balanced: self.heavy.is_some(),
+            balanced: false,
             // As if each group had blocks of its own, which is what the models were trained on; taken in turn they are fewer.
             grid_y: self.groups(),
             // A thread has no columns beyond a narrower tile's.
@@ -267,9 +271,13 @@ impl SpmmKernel for ColumnMajor {
         }
     }
 
-    /// Without rows so long it would do what the others do.
+    /// Without rows so long it would do what the others do, and almost what a lower limit does where few entries are in rows between.
     fn applies(&self, seen: &Inspection, _: &Device) -> bool {
-        self.heavy.is_none_or(|heavy| seen.longest_row > u64::from(heavy))
+        self.heavy.is_none_or(|heavy| {
+            let lower = HEAVIES.into_iter().rev().find(|&it| it < heavy);
+            seen.longest_row > u64::from(heavy)
+                && lower.is_none_or(|lower| seen.share_within(lower, heavy) >= BETWEEN)
+        })
     }
 
     /// Gathers of single elements: one sector each, shared with nearby entries of the same row or of the next rows.
@@ -316,7 +324,7 @@ impl SpmmKernel for ColumnMajor {
             ("kLanes", self.lanes.into()),
             ("kR", self.r.into()),
             ("kUnroll", self.unroll.into()),
-            ("kWholeSteps", (i64::from(self.block) <= HEAVY_THREADS).into()),
+            ("kWholeSteps", (self.block <= WHOLE_STEPS_THREADS).into()),
             ("kHeavy", self.heavy.unwrap_or(0).into()),
             ("kFull", self.problem.n.is_multiple_of(self.r).into()),
         ];
@@ -326,6 +334,9 @@ impl SpmmKernel for ColumnMajor {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        if shared.matrix.nnz() > u32::MAX as usize - LONGEST_STEP {
+            return Err(Refusal("the matrix has too many entries for 32-bit places".to_owned()));
+        }
         if (shared.matrix.cols() * self.problem.dtype.bytes() as usize) >> 32 > 0 {
             return Err(Refusal("a column of B has 4 GiB or more".to_owned()));
         }
@@ -342,5 +353,47 @@ impl SpmmKernel for ColumnMajor {
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         Ok(Lowered { arrays, ms, ..Lowered::bare(program) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HEAVY;
+    use crate::domain::{Candidate, DeviceKind, Dtype, Layout, Problem, Spmm};
+    use crate::ops::{space, tests::device};
+    use crate::sparse::Csr;
+
+    /// Rows of these lengths, over and over, with columns from 0 on.
+    fn of_lengths(lengths: &[usize], rows: usize) -> Csr {
+        let (mut indptr, mut indices) = (vec![0], Vec::new());
+        for length in lengths.iter().cycle().take(rows) {
+            indices.extend(0..*length as u32);
+            indptr.push(indices.len());
+        }
+        let values = vec![1.0; indices.len()];
+        Csr::new(rows, 4000, indptr, indices, values).unwrap()
+    }
+
+    /// What is left of `row_split` on column-major operands.
+    fn left(matrix: &Csr) -> Vec<Candidate> {
+        let problem = Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Col));
+        let all = space(matrix, &problem, &device(DeviceKind::Cuda)).unwrap().scored;
+        all.into_iter().map(|it| it.0).filter(|it| it.family == "row_split").collect()
+    }
+
+    #[test]
+    fn blocks_that_take_long_rows_stand_beside_the_others() {
+        let limits = |matrix: &Csr| {
+            let left = left(matrix);
+            assert!(left.iter().any(|it| it.params.contains_key("turns")));
+            assert!(left.iter().any(|it| it.params.contains_key("r") && it.int(HEAVY).is_none()));
+            [32, 128].map(|limit| left.iter().any(|it| it.int(HEAVY) == Some(limit)))
+        };
+        let lengths: Vec<usize> = (1..=40).collect();
+        assert_eq!(limits(&of_lengths(&lengths, 4000)), [true, false]);
+        assert_eq!(limits(&of_lengths(&[6], 4000)), [false, false]);
+        // One long row, with nothing between the limits, and with some rows there.
+        assert_eq!(limits(&of_lengths(&[&[600], &[5; 999][..]].concat(), 4000)), [true, false]);
+        assert_eq!(limits(&of_lengths(&[&[600, 90, 90], &[5; 97][..]].concat(), 4000)), [true; 2]);
     }
 }

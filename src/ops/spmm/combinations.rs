@@ -1,7 +1,7 @@
 //! Combinations of parameter values that no family lists for a problem: counted by reason, never formed.
 
 use super::space::Listed;
-use crate::domain::{FunnelStep, funnel};
+use crate::domain::{Candidate, FunnelStep, funnel};
 use crate::search::domain::Domain;
 
 /// The first step of the funnel: of all combinations of every family's values, those that are no candidates. `None` if all are.
@@ -17,7 +17,9 @@ pub fn step(listed: &[Listed]) -> Option<FunnelStep> {
         }
         let suited = product(family.domains.iter().map(|domain| used(domain, family)));
         outside += all.saturating_sub(suited);
-        others += suited.saturating_sub(own);
+        // Those with parameters of their own, beside the domains', are no members of the product.
+        let plain = |it: &&Candidate| it.params.len() == family.domains.len();
+        others += suited.saturating_sub(family.candidates.iter().filter(plain).count() as u64);
         left += own;
     }
     let removed = without + outside + others;
@@ -83,9 +85,12 @@ mod tests {
             let listed = families(&problem);
             let step = step(&listed).unwrap();
             let own: usize = listed.iter().map(|family| family.candidates.len()).sum();
-            let all = listed
-                .iter()
-                .map(|family| product(family.domains.iter().map(|domain| domain.values.len())));
+            // The products of the domains, and the candidates with parameters beside these.
+            let all = listed.iter().map(|family| {
+                let beside = |it: &&Candidate| it.params.len() > family.domains.len();
+                product(family.domains.iter().map(|domain| domain.values.len()))
+                    + family.candidates.iter().filter(beside).count() as u64
+            });
             assert_eq!((step.left, step.removed + step.left), (own as u64, all.sum::<u64>()));
             let detail = step.detail.unwrap();
             let numbers = detail.split("; ").map(|reason| {

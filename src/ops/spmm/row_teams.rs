@@ -35,7 +35,7 @@ const NARROW: u32 = 8;
 const HEAVY: [u32; 3] = [32, 64, 128];
 
 /// The least share of all entries in rows between two values of `heavy` for which both are tried.
-const BETWEEN: f64 = 0.03;
+pub(super) const BETWEEN: f64 = 0.03;
 
 /// Meeting in shared memory at a row's end, microseconds.
 pub(super) const MEETING_US: f64 = 0.2;

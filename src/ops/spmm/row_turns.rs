@@ -61,7 +61,7 @@ pub fn add_turned(candidates: &mut Vec<Candidate>, problem: &Spmm) {
 pub fn serve(walk: &Walk, turns: u32) -> bool {
     let rows = walk.groups().max(1) * turns;
     let fits = rows <= walk.block && walk.shared_bytes(rows) <= STATIC_SHARED;
-    turns == 1 || (walk.dense == Dense::Staged && walk.ways == 1 && fits)
+    turns == 1 || (walk.writes_columns() && walk.dense == Dense::Staged && walk.ways == 1 && fits)
 }
 
 /// [`TURNS`] of a family that lists candidates without it, too.

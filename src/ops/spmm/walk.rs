@@ -242,7 +242,7 @@ impl Walk {
     }
 
     /// Whether the walk itself writes columns.
-    fn writes_columns(&self) -> bool {
+    pub fn writes_columns(&self) -> bool {
         by_columns(&self.problem) && self.dense != Dense::Both
     }
 
