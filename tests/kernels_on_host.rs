@@ -234,23 +234,24 @@ fn in_one_block(mut recipe: Recipe) -> Recipe {
     recipe
 }
 
-/// Forms that few candidates of their kernels have: rows in turn, and rows that their whole block takes.
+/// Values of a form that few candidates of a family have.
+type Form = (&'static str, &'static [(&'static str, i64)]);
+
+/// Rows in turn without teams, which alone cut at 64, and with; rows that their whole block takes.
+const RARE: [Form; 5] = [
+    ("nnz_split", &[("chunk", 64), ("turns", 2)]),
+    ("nnz_split", &[("team", 8), ("turns", 4)]),
+    ("row_split", &[("heavy", 32), ("lanes", 1), ("r", 8), ("block", 64)]),
+    ("row_split", &[("heavy", 32), ("lanes", 4), ("r", 2), ("block", 256)]),
+    ("row_split", &[("heavy", 128), ("lanes", 8), ("r", 4), ("block", 64)]),
+];
+
+/// The first candidate of each such form.
 fn rare(all: &[Candidate]) -> Vec<&Candidate> {
-    let forms: [(&str, bool, &[(&str, i64)]); 5] = [
-        ("nnz_split", false, &[("turns", 2)]),
-        ("nnz_split", true, &[("turns", 4)]),
-        ("row_split", false, &[("heavy", 32), ("lanes", 1), ("r", 8), ("block", 64)]),
-        ("row_split", false, &[("heavy", 32), ("lanes", 4), ("r", 2), ("block", 256)]),
-        ("row_split", false, &[("heavy", 128), ("lanes", 8), ("r", 4), ("block", 64)]),
-    ];
-    let find = |(family, team, values): (&str, bool, &[(&str, i64)])| {
-        all.iter().find(|it| {
-            it.family == family
-                && it.params.contains_key("team") == team
-                && values.iter().all(|(name, value)| it.int(name) == Some(*value))
-        })
+    let is = |it: &Candidate, (family, values): &Form| {
+        it.family == *family && values.iter().all(|(name, value)| it.int(name) == Some(*value))
     };
-    forms.into_iter().filter_map(find).collect()
+    RARE.iter().filter_map(|form| all.iter().find(|it| is(it, form))).collect()
 }
 
 /// A recipe whose columns of B leave L2 before all else where they are staged, as those of large matrices do.

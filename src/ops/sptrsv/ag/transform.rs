@@ -90,6 +90,8 @@ impl Graph {
         let node_ptr = cut(pattern, merge);
         let nodes = node_ptr.len() - 1;
         let mut node_of = vec![0u32; pattern.rows()];
+        // The level after that of each row's node, so that a parent is one look into memory.
+        let mut after = vec![0u32; pattern.rows()];
         let (mut level, mut widths) = (vec![0u32; nodes], Vec::new());
         let mut span = 0;
         for node in 0..nodes {
@@ -99,8 +101,8 @@ impl Graph {
             let columns = &pattern.indices[pattern.indptr[rows.start]..pattern.indptr[rows.end]];
             // Columns within the node itself are no dependencies; all others belong to earlier nodes.
             let parents = columns.iter().filter(|&&col| (col as usize) < rows.start);
-            let above = parents.map(|&col| level[node_of[col as usize] as usize] + 1).max();
-            level[node] = above.unwrap_or(0);
+            level[node] = parents.map(|&col| after[col as usize]).max().unwrap_or(0);
+            after[rows].fill(level[node] + 1);
             match widths.get_mut(level[node] as usize) {
                 Some(width) => *width += 1,
                 None => widths.push(1),

@@ -166,17 +166,20 @@ fn parts(rows: usize, columns: usize, shape: &Shape) -> Option<(usize, usize)> {
 
 /// How many tasks come before the last of each chain's, one after the other.
 fn depths(chains: &Chains, shape: &Shape) -> Vec<u32> {
-    let mut depth = vec![0u32; chains.len()];
-    for chain in 0..chains.len() {
+    // One more than the depth of each row's chain.
+    let mut known = vec![0u32; chains.of.len()];
+    let depth_of = |chain: usize| {
         let needs = chains.needs_of(chain);
-        let of = |it: &u32| depth[chains.of[*it as usize] as usize] + 1;
+        let of = |it: &u32| known[*it as usize];
         let after = needs.iter().map(of).max().unwrap_or(0);
         let split = parts(chains.rows_of(chain).len(), needs.len(), shape);
         // The parts have what is known first; where that is as late as what stays, they come between.
         let late = |kept: usize| needs.iter().filter(|it| of(it) == after).count() > kept;
-        depth[chain] = after + u32::from(split.is_some_and(|(kept, _)| late(kept)));
-    }
-    depth
+        let depth = after + u32::from(split.is_some_and(|(kept, _)| late(kept)));
+        chains.rows_of(chain).iter().for_each(|&row| known[row as usize] = depth + 1);
+        depth
+    };
+    (0..chains.len()).map(depth_of).collect()
 }
 
 fn whole(system: &System, chains: &Chains, depth: &[u32], chain: usize) -> Whole {

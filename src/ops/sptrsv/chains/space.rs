@@ -1,6 +1,6 @@
 //! The space of the `chains` family: every scheme counted, those worth trying listed by explicit rules, each with a time.
 
-use super::chain::Chains;
+use super::chain::{Chains, Ground};
 use super::scheme::{FAMILY, Scheme, Shape};
 use crate::domain::problem::Stability;
 use crate::domain::{Candidate, Fixed, Removal, funnel};
@@ -118,12 +118,12 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         let rules = vec![format!("{FAMILY}: {why}")];
         return Share { family: FAMILY, full, rules, ..Share::default() };
     }
-    let longest = survey(system, LONGEST);
-    let mut surveys = Surveys::from([(LONGEST, longest)]);
-    if pays(system, &surveys) {
-        surveys.extend(surveyed(system, |how| how != LONGEST));
-    }
+    let ground = Ground::of(system);
+    let mut surveys = Surveys::from([(LONGEST, survey(&ground, LONGEST))]);
     let list = listed(system, &surveys, estimate);
+    let of_list: HashSet<(u32, bool)> =
+        list.iter().map(|scheme| (scheme.shape.rows, scheme.shape.substitute)).collect();
+    surveys.extend(surveyed(ground, system, |how| how != LONGEST && of_list.contains(&how)));
     let (mut scored, mut parts) = predicted(system, &surveys, &list);
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     let rules = vec![
@@ -159,8 +159,10 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule that would
 /// have removed it. `Share::full` is how many can run.
 pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -> Share {
-    let surveys =
-        if system.lacks_one_side().is_none() { surveyed(system, |_| true) } else { Surveys::new() };
+    let surveys = match system.lacks_one_side() {
+        None => surveyed(Ground::of(system), system, |_| true),
+        Some(_) => Surveys::new(),
+    };
     let listed: HashSet<Scheme> = match system.lacks_one_side() {
         Some(_) => HashSet::new(),
         None => listed(system, &surveys, estimate).into_iter().collect(),
@@ -234,27 +236,30 @@ const LONGEST: (u32, bool) = (ROWS[ROWS.len() - 1], false);
 /// By the most rows of a chain, and whether they are substituted in each other.
 type Surveys = HashMap<(u32, bool), Survey>;
 
-fn surveyed(system: &System, which: impl Fn((u32, bool)) -> bool) -> Surveys {
+fn surveyed(ground: Ground, system: &System, which: impl Fn((u32, bool)) -> bool) -> Surveys {
     let row_wise = system.problem.stability == Stability::RowWise;
     let substitute: &[bool] = if row_wise { &[false] } else { &[false, true] };
     let all: Vec<(u32, bool)> =
         substitute.iter().flat_map(|&substitute| ROWS.map(|rows| (rows, substitute))).collect();
     let all: Vec<(u32, bool)> = all.into_iter().filter(|&how| which(how)).collect();
-    all.into_par_iter().map(|how| (how, survey(system, how))).collect()
+    let ground = if all.iter().any(|how| how.1) { ground.with_magnitudes() } else { ground };
+    all.into_par_iter().map(|how| (how, survey(&ground, how))).collect()
 }
 
-fn survey(system: &System, (rows, substitute): (u32, bool)) -> Survey {
-    let chains = Chains::of(system, rows as usize, substitute);
-    let mut depth = vec![0u32; chains.len()];
-    let mut values = 0.0;
+fn survey(ground: &Ground, (rows, substitute): (u32, bool)) -> Survey {
+    let chains = Chains::over(ground, rows as usize, substitute);
+    // Waits before each row is known, its chain's own among them.
+    let mut known = vec![0u32; chains.of.len()];
+    let (mut waits, mut values) = (0, 0.0);
     for chain in 0..chains.len() {
         let needs = chains.needs_of(chain);
-        let after = needs.iter().map(|&it| depth[chains.of[it as usize] as usize] + 1).max();
-        depth[chain] = after.unwrap_or(0);
+        let before = needs.iter().map(|&it| known[it as usize]).max().unwrap_or(0);
+        chains.rows_of(chain).iter().for_each(|&row| known[row as usize] = before + 1);
+        waits = waits.max(before);
         values += chains.panel(chain) as f64;
     }
     Survey {
-        waits: f64::from(depth.iter().copied().max().unwrap_or(0)),
+        waits: f64::from(waits),
         chains: chains.len() as f64,
         values,
         columns: chains.needs.len() as f64,
