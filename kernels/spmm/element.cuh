@@ -60,24 +60,26 @@ __device__ __forceinline__ Brain narrow<Brain>(float value) {
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
-// Read-only loads of one element; may stay in L1.
-__device__ __forceinline__ float load_element(const float* from) { return __ldg(from); }
-__device__ __forceinline__ double load_element(const double* from) { return __ldg(from); }
-__device__ __forceinline__ Half load_element(const Half* from) {
-    return Half{__ldg(reinterpret_cast<const u16*>(from))};
-}
-__device__ __forceinline__ Brain load_element(const Brain* from) {
-    return Brain{__ldg(reinterpret_cast<const u16*>(from))};
+// One element by `read`, which takes pointers to float, double and u16.
+template <typename T, typename Read>
+__device__ __forceinline__ T load_by(const T* from, const Read& read) {
+    if constexpr (sizeof(T) == 2) {
+        return T{read(reinterpret_cast<const u16*>(from))};
+    } else {
+        return read(from);
+    }
 }
 
-// The same for what is read once: it is the first to leave the caches.
-__device__ __forceinline__ float load_passing(const float* from) { return __ldcs(from); }
-__device__ __forceinline__ double load_passing(const double* from) { return __ldcs(from); }
-__device__ __forceinline__ Half load_passing(const Half* from) {
-    return Half{__ldcs(reinterpret_cast<const u16*>(from))};
+// Read-only; may stay in L1.
+template <typename T>
+__device__ __forceinline__ T load_element(const T* from) {
+    return load_by(from, [](auto* at) { return __ldg(at); });
 }
-__device__ __forceinline__ Brain load_passing(const Brain* from) {
-    return Brain{__ldcs(reinterpret_cast<const u16*>(from))};
+
+// For what is read once: it is the first to leave the caches.
+template <typename T>
+__device__ __forceinline__ T load_passing(const T* from) {
+    return load_by(from, [](auto* at) { return __ldcs(at); });
 }
 
 // kWidth elements as the words they are in memory: what is in flight takes no more registers than that. All indices must

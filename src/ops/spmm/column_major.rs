@@ -102,17 +102,17 @@ impl SpmmFamily for ColumnMajors {
 const HEAVY: &str = "heavy";
 
 /// Most entries of a row that lanes share there.
-const HEAVIES: [u32; 2] = [32, 128];
+const HEAVY_LIMITS: [u32; 2] = [32, 128];
 
 /// Threads of the largest block that takes long rows: larger ones are for rows of about equal length.
 const HEAVY_THREADS: i64 = 256;
 
 /// Whether blocks of this kind may take rows of more entries than `limit`: few lanes for all others, a thread alone none of 128 entries,
-/// and few columns of C. On an H100 (N = 32 and 128) 27 matrices of up to 150,000 entries were fastest so where they were with longer
-/// rows taken: one row of 632 entries among short ones 2.9 us for 5.5.
+/// and few columns of C. In a prototype on an H100 (27 matrices of up to 150,000 entries, N = 32 and 128) the fastest kernels that took
+/// long rows were such: 2.9 us for 5.5 where one row has 632 entries and all others are short.
 fn may_take_heavy(candidate: &Candidate, limit: u32) -> bool {
     let int = |name| candidate.int(name).unwrap_or_default();
-    let limits = if int("lanes") == 1 { &HEAVIES[..1] } else { &HEAVIES };
+    let limits = if int("lanes") == 1 { &HEAVY_LIMITS[..1] } else { &HEAVY_LIMITS };
     limits.contains(&limit)
         && int("lanes") <= 8
         && int("r") <= SHARED_COLUMNS
@@ -122,7 +122,7 @@ fn may_take_heavy(candidate: &Candidate, limit: u32) -> bool {
 
 /// A candidate with each limit on rows that it may have.
 fn with_heavy(candidate: &Candidate) -> Vec<Candidate> {
-    let limits = HEAVIES.into_iter().filter(|&limit| may_take_heavy(candidate, limit));
+    let limits = HEAVY_LIMITS.into_iter().filter(|&limit| may_take_heavy(candidate, limit));
     limits.map(|limit| candidate.clone().with(HEAVY, i64::from(limit))).collect()
 }
 
@@ -130,7 +130,7 @@ fn with_heavy(candidate: &Candidate) -> Vec<Candidate> {
 /// blocks have, 2,000 rows of 14 entries took 6.6 us for 5.5, and 1,800 of 4 entries 2.9 for 2.7 (H100, N = 128).
 const WHOLE_STEPS_THREADS: u32 = 256;
 
-/// Entries that a block's threads are ahead of each other at most: so many fewer than 32 bits count may there be.
+/// More entries than all threads of a block pass in one step of a row: a place that far beyond the last entry still fits 32 bits.
 const LONGEST_STEP: usize = 1024;
 
 /// Most columns that several lanes sum together: each of them takes a round of shuffles.
@@ -197,7 +197,7 @@ fn described(domains: &[Domain]) -> Vec<Parameter> {
     let mut all = parameters(domains, &own);
     all.push(Parameter {
         name: HEAVY,
-        values: Values::Among(HEAVIES.map(|it| Param::Int(i64::from(it))).to_vec()),
+        values: Values::Among(HEAVY_LIMITS.map(|it| Param::Int(i64::from(it))).to_vec()),
         meaning: "most entries of a row that these threads compute, where longer rows are the work of their whole block",
     });
     all
@@ -274,7 +274,7 @@ impl SpmmKernel for ColumnMajor {
     /// Without rows so long it would do what the others do, and almost what a lower limit does where few entries are in rows between.
     fn applies(&self, seen: &Inspection, _: &Device) -> bool {
         self.heavy.is_none_or(|heavy| {
-            let lower = HEAVIES.into_iter().rev().find(|&it| it < heavy);
+            let lower = HEAVY_LIMITS.into_iter().rev().find(|&it| it < heavy);
             seen.longest_row > u64::from(heavy)
                 && lower.is_none_or(|lower| seen.share_within(lower, heavy) >= BETWEEN)
         })
