@@ -114,9 +114,15 @@ struct Pieces {
     // The same of the last columns, of which `real` are: what would lie behind the end of B becomes zero.
     __device__ __forceinline__ void copy_last(uint4* to, u32 room, u32 column, u32 piece, u32 real) const {
 #pragma unroll 1
-        for (u32 u = 0; u < real; ++u) {
+        for (u32 u = 0; u < real; ++u, to += room) {
             const u64 at = (((column + u) * step) & ~15ull) + 16ull * piece;
-            copy_piece_ahead(to + u * room, b, b + at, at < bytes ? static_cast<u32>(min(bytes - at, 16ull)) : 0);
+            if (at + 16 <= bytes) {
+                copy_piece_ahead(to, b + at);
+            } else {
+                *to = uint4{};
+                for (u64 k = at; k < bytes; k += sizeof(T))
+                    *reinterpret_cast<T*>(reinterpret_cast<char*>(to) + (k - at)) = *reinterpret_cast<const T*>(b + k);
+            }
         }
     }
 
