@@ -18,6 +18,7 @@ pub mod spy;
 pub mod tolerance;
 pub mod triangle;
 pub mod write;
+pub mod zeroed;
 
 pub use csr::{Csr, CsrError};
 pub use triangle::{TriangleError, Triangular};

@@ -3,6 +3,9 @@
 use super::alike::Alike;
 use crate::sparse::Triangular;
 use crate::sparse::levels::Levels;
+use bytemuck::zeroed_vec;
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Sparse rows of coefficients, appended one after the other.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +22,13 @@ impl Default for Terms {
 }
 
 impl Terms {
+    /// Without rows, and with room for so many.
+    pub fn with_room(rows: usize, terms: usize) -> Self {
+        let mut ptr = Vec::with_capacity(rows + 1);
+        ptr.push(0);
+        Self { ptr, cols: Vec::with_capacity(terms), vals: Vec::with_capacity(terms) }
+    }
+
     pub fn row(&self, at: usize) -> (&[u32], &[f64]) {
         let range = self.ptr[at]..self.ptr[at + 1];
         (&self.cols[range.clone()], &self.vals[range])
@@ -128,6 +138,9 @@ impl Equations {
     }
 }
 
+/// Rows for which another task that sorts them pays.
+const ROWS_A_TASK: usize = 1 << 14;
+
 /// Rows level by level.
 pub struct ByLevel {
     pub order: Vec<u32>,
@@ -140,21 +153,36 @@ impl ByLevel {
         Self::sorted(&levels.level_of_row, levels.widths.len())
     }
 
-    /// Counting sort, stable: rows of one level keep their order.
+    /// Counting sort, stable: rows of one level keep their order. Tasks count and place runs of rows.
     pub fn sorted(level_of: &[u32], levels: usize) -> Self {
-        let mut start = vec![0usize; levels + 1];
-        level_of.iter().for_each(|&level| start[level as usize + 1] += 1);
+        // The counts of all tasks are to be few beside the rows.
+        let tasks = rayon::current_num_threads().min(level_of.len() / (4 * levels + ROWS_A_TASK));
+        let share = level_of.len().div_ceil(tasks.max(1)).max(1);
+        let count = |levels_of: &[u32]| {
+            let mut counts = vec![0u32; levels];
+            levels_of.iter().for_each(|&level| counts[level as usize] += 1);
+            counts
+        };
+        let mut next: Vec<Vec<u32>> = level_of.par_chunks(share).map(count).collect();
+        let mut start = Vec::with_capacity(levels + 1);
+        let mut end = 0u32;
         for level in 0..levels {
-            start[level + 1] += start[level];
+            start.push(end as usize);
+            for task in &mut next {
+                end += std::mem::replace(&mut task[level], end);
+            }
         }
-        let mut next = start.clone();
-        let mut order = vec![0u32; level_of.len()];
-        for (row, &level) in level_of.iter().enumerate() {
-            let place = &mut next[level as usize];
-            order[*place] = row as u32;
-            *place += 1;
-        }
-        Self { order, start }
+        start.push(end as usize);
+        let order: Vec<AtomicU32> = zeroed_vec(level_of.len());
+        let place = |(task, (levels_of, next)): (usize, (&[u32], &mut Vec<u32>))| {
+            for (at, &level) in levels_of.iter().enumerate() {
+                let place = &mut next[level as usize];
+                order[*place as usize].store((task * share + at) as u32, Relaxed);
+                *place += 1;
+            }
+        };
+        level_of.par_chunks(share).zip(&mut next).enumerate().for_each(place);
+        Self { order: order.into_iter().map(AtomicU32::into_inner).collect(), start }
     }
 
     pub fn rows(&self, level: usize) -> &[u32] {

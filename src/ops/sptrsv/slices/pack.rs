@@ -4,9 +4,12 @@ use super::equations::{ByLevel, Equations};
 use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
+use crate::sparse::zeroed::zeroed;
+use bytemuck::{Zeroable, zeroed_vec};
 use rayon::prelude::*;
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Column of an entry that is padding; `kNoTerm` of the kernel.
@@ -17,6 +20,9 @@ const MOST_STEPS: usize = u16::MAX as usize;
 
 /// Most entries of a packed system, so that steps are counted with 32 bits and memory stays bounded.
 const MOST_ENTRIES: usize = 1 << 31;
+
+/// Rows of a task, about.
+const ROWS_A_TASK: usize = 512;
 
 /// Most packed entries per term, if there are many.
 const MOST_PADDING: usize = 4;
@@ -85,9 +91,10 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
         windows.push((window[0], rows));
         rest = after;
     }
+    let few = ROWS_A_TASK * windows.len() / equations.len().max(1);
     let laid: Vec<Vec<Slice>> = windows
         .into_par_iter()
-        .with_min_len(16)
+        .with_min_len(few.max(1))
         .map(|(first_slot, rows)| slices_of(equations, how, first_slot, rows))
         .collect();
     let mut window_start = vec![0u32];
@@ -119,8 +126,9 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
             equations.terms()
         )));
     }
-    let mut slot_of = vec![0u32; order.len()];
-    order.iter().enumerate().for_each(|(slot, &row)| slot_of[row as usize] = slot as u32);
+    let slot_of: Vec<AtomicU32> = zeroed_vec(order.len());
+    let slots = order.par_iter().enumerate().with_min_len(ROWS_A_TASK);
+    slots.for_each(|(slot, &row)| slot_of[row as usize].store(slot as u32, Relaxed));
     let placed = Placing { equations, order: &order, slot_of: &slot_of, width: how.width as usize };
     let (cols, vals) = match dtype {
         Dtype::F64 => {
@@ -132,7 +140,8 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
             placed.entries(&slices, entries, single, ArrayData::F32)
         }
     }?;
-    let rows = order.iter().map(|&row| equations.rows[row as usize].unwrap_or(u32::MAX)).collect();
+    let rows = order.par_iter().with_min_len(ROWS_A_TASK);
+    let rows = rows.map(|&row| equations.rows[row as usize].unwrap_or(u32::MAX)).collect();
     let meta: Vec<u32> = slices.iter().flat_map(Slice::words).collect();
     let ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Packed { meta: meta.into(), cols, vals, rows, window_start, slots: order.len(), ms })
@@ -209,24 +218,23 @@ struct Placing<'a> {
     equations: &'a Equations,
     /// Equation of each slot.
     order: &'a [u32],
-    slot_of: &'a [u32],
+    slot_of: &'a [AtomicU32],
     width: usize,
 }
 
 impl Placing<'_> {
     /// Columns and values of all slices; `value` rounds to the type, if the type has such a value.
-    fn entries<V: Copy + Default + Send + Sync>(
+    fn entries<V: Zeroable + Copy + Send + Sync>(
         &self,
         slices: &[Slice],
         entries: usize,
         value: impl Fn(f64) -> Option<V> + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
     ) -> Result<(Arc<[u32]>, ArrayData), Refusal> {
-        // Built in place: a vector would be copied once more to become the array that recipes share.
-        let (mut cols, mut vals): (Arc<[u32]>, Arc<[V]>) = rayon::join(
-            || std::iter::repeat_n(NO_TERM, entries).collect(),
-            || std::iter::repeat_n(V::default(), entries).collect(),
-        );
+        // Built in place: a vector would be copied once more to become the array that recipes share. Pages of zeros are had when they are
+        // first written, so that all threads bring them in.
+        let mut cols: Arc<[u32]> = zeroed(entries);
+        let mut vals: Arc<[V]> = zeroed(entries);
         if let (Some(cols), Some(vals)) = (Arc::get_mut(&mut cols), Arc::get_mut(&mut vals)) {
             self.fill(slices, cols, vals, value).ok_or_else(|| {
                 Refusal(
@@ -257,6 +265,7 @@ impl Placing<'_> {
         }
         let jobs = jobs.into_par_iter().with_min_len(256);
         jobs.try_for_each_init(Vec::new, |sorted, (slice, cols, vals)| {
+            cols.fill(NO_TERM);
             let (log, lanes) = (slice.log_lanes, 1usize << slice.log_lanes);
             let (known_cols, unknown_cols) = cols.split_at_mut(slice.b_steps * self.width);
             let (known_vals, unknown_vals) = vals.split_at_mut(slice.b_steps * self.width);
@@ -268,7 +277,7 @@ impl Placing<'_> {
                     (known_cols[place(at)], known_vals[place(at)]) = (col, value(factor)?);
                 }
                 let (unknown, factors) = self.equations.unknown(equation);
-                let slots = unknown.iter().map(|&col| self.slot_of[col as usize]);
+                let slots = unknown.iter().map(|&col| self.slot_of[col as usize].load(Relaxed));
                 sorted.clear();
                 sorted.extend(slots.zip(factors.iter().copied()));
                 // Terms that become known last come last, and lanes side by side read neighbouring entries.

@@ -18,7 +18,7 @@
 //! conditioned), so a window closes before an equation that has grown by more than `GROWTH`.
 
 use super::alike::Alike;
-use super::equations::{ByLevel, Equations, Place, Segment, coefficient};
+use super::equations::{ByLevel, Equations, Place, Segment, Terms, coefficient};
 use super::refine;
 use super::rewriting::Rewriting;
 use crate::domain::Dtype;
@@ -69,8 +69,8 @@ pub fn rewrite(system: &System, how: Rewrite) -> Equations {
         0 => plain(system, &by_level),
         _ => substituted(system, &by_level, how),
     };
-    equations.rows =
-        (0..triangular.rows()).map(|row| Some(triangular.original(row) as u32)).collect();
+    let rows = (0..triangular.rows()).into_par_iter();
+    equations.rows = rows.map(|row| Some(triangular.original(row) as u32)).collect();
     equations.ms = started.elapsed().as_secs_f64() * 1e3;
     equations
 }
@@ -105,7 +105,9 @@ fn plain(system: &System, by_level: &ByLevel) -> Equations {
 
 /// The equations of these rows with nothing substituted.
 pub(super) fn divided(system: &Triangular, rows: &[u32]) -> Segment {
-    let mut segment = Segment::default();
+    let parents = rows.iter().map(|&row| system.row(row as usize).0.len()).sum();
+    let known = Terms::with_room(rows.len(), rows.len());
+    let mut segment = Segment { known, unknown: Terms::with_room(rows.len(), parents) };
     rows.iter().for_each(|&row| {
         divide(system, row as usize, &mut segment);
     });

@@ -11,14 +11,19 @@ use super::equations::{Equations, Place, Segment, coefficient};
 use super::rewrite::{PARALLEL_ROWS, Rewrite, WindowCost, divide, divided};
 use crate::ops::sptrsv::System;
 use crate::sparse::Triangular;
+use bytemuck::{Zeroable, zeroed_vec};
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Terms of a segment that narrow levels append to, after which the next segment begins.
 const SEGMENT_TERMS: usize = 1 << 20;
 
-/// Memory of the accumulators of all threads together, bytes. Several systems may be rewritten at once.
-const ACCUMULATOR_BYTES: usize = 1 << 30;
+/// Fewest entries and rows of a level for which another task sums up equations.
+const TASK_ENTRIES: usize = 512;
+const TASK_ROWS: usize = 16;
+
+/// Rows after which a task looks at what the others have built.
+const ROWS_A_LOOK: usize = 64;
 
 /// Most terms of a whole rewritten system: beyond it windows close at once.
 const MOST_TERMS: usize = 600_000_000;
@@ -38,12 +43,9 @@ pub(super) struct Rewriting<'a> {
     open: bool,
     /// Terms of all equations so far, built or left for later.
     pub(super) stored: usize,
-    places: Vec<Place>,
+    rows: Vec<Row>,
     window: u32,
     begun: bool,
-    window_of: Vec<u32>,
-    /// Magnitude of each equation, see `GROWTH`.
-    growth: Vec<f64>,
     alike: Alike,
     /// Levels of fewer rows are looked at by a pattern.
     narrow: usize,
@@ -55,13 +57,45 @@ pub(super) struct Rewriting<'a> {
     accumulators: Vec<Accumulators>,
 }
 
+/// What is known of a row's equation. The tasks that build a level write those of its rows, and read those of earlier levels.
+#[repr(C)]
+struct Row {
+    /// Its window's number, counted from 1; 0 for none.
+    window: AtomicU32,
+    segment: AtomicU32,
+    at: AtomicU32,
+    unused: u32,
+    /// Magnitude of the equation, see `GROWTH`: the bits of a float64.
+    growth: AtomicU64,
+}
+
+// SAFETY: all of them are integers.
+unsafe impl Zeroable for Row {}
+
+impl Row {
+    fn window(&self) -> Option<u32> {
+        self.window.load(Relaxed).checked_sub(1)
+    }
+
+    fn place(&self) -> Place {
+        Place { segment: self.segment.load(Relaxed), row: self.at.load(Relaxed) }
+    }
+
+    fn growth(&self) -> f64 {
+        f64::from_bits(self.growth.load(Relaxed))
+    }
+
+    fn enter(&self, window: u32, growth: f64) {
+        self.window.store(window + 1, Relaxed);
+        self.growth.store(growth.to_bits(), Relaxed);
+    }
+}
+
 impl<'a> Rewriting<'a> {
     pub(super) fn new(system: &'a System, how: Rewrite, threads: usize) -> Self {
         let most_growth = how.most_growth(system.problem.dtype);
         let system = &*system.triangular;
         let rows = system.rows();
-        let fitting = ACCUMULATOR_BYTES / (16 * rows.max(1));
-        let threads = threads.min(fitting).max(1);
         Self {
             system,
             how,
@@ -69,16 +103,14 @@ impl<'a> Rewriting<'a> {
             segments: Vec::new(),
             open: false,
             stored: 0,
-            places: vec![Place::default(); rows],
+            rows: zeroed_vec(rows),
             window: 0,
             begun: false,
-            window_of: vec![u32::MAX; rows],
-            growth: vec![1.0; rows],
             alike: Alike::default(),
             narrow: PARALLEL_ROWS,
             pattern: Pattern::new(rows),
             later: Later::default(),
-            accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
+            accumulators: (0..threads.max(1)).map(|_| Accumulators::default()).collect(),
         }
     }
 
@@ -106,14 +138,15 @@ impl<'a> Rewriting<'a> {
             self.begun = true;
             cost.restart(self.begin(rows));
         }
-        rows.iter().for_each(|&row| self.window_of[row as usize] = self.window);
         !joined
     }
 
     pub(super) fn into_equations(mut self) -> Equations {
         self.build_later();
-        let windows = if self.window_of.is_empty() { 0 } else { self.window + 1 };
-        let Self { segments, places, window_of, alike, .. } = self;
+        let windows = if self.rows.is_empty() { 0 } else { self.window + 1 };
+        let Self { segments, rows, alike, .. } = self;
+        let places = rows.par_iter().map(Row::place).collect();
+        let window_of = rows.par_iter().map(|row| row.window().unwrap_or(u32::MAX)).collect();
         Equations { segments, places, window_of, windows, alike, ..Equations::default() }
     }
 
@@ -126,26 +159,29 @@ impl<'a> Rewriting<'a> {
     /// later.
     fn begin(&mut self, rows: &[u32]) -> usize {
         self.close();
-        let magnitudes = self.magnitudes(rows, |this, row| Some(this.magnitude(row, false).0));
-        self.set_growth(rows, magnitudes.unwrap_or_default());
-        if rows.len() < self.narrow
-            && let Some(terms) = self.begin_pattern(rows)
-        {
-            self.stored += terms;
-            return terms;
-        }
-        let terms = match rows.len() < 2 * PARALLEL_ROWS {
-            true => {
-                let (at, first) = self.last_segment();
-                let (system, segment) = (self.system, &mut self.segments[at]);
-                let terms = rows.iter().map(|&row| divide(system, row as usize, segment)).sum();
-                self.put(rows, at, first);
+        let pattern = if rows.len() < self.narrow { self.begin_pattern(rows) } else { None };
+        let terms = match pattern {
+            Some(terms) => {
+                self.enter_alone(rows);
                 terms
             }
-            false => {
+            None if rows.len() < 2 * PARALLEL_ROWS => {
+                self.enter_alone(rows);
+                let (at, first) = self.last_segment();
+                self.put(rows, at, first);
+                let (system, segment) = (self.system, &mut self.segments[at]);
+                rows.iter().map(|&row| divide(system, row as usize, segment)).sum()
+            }
+            None => {
                 let tasks = rows.par_chunks(rows.len().div_ceil(rayon::current_num_threads()));
-                let built: Vec<Segment> = tasks.map(|rows| divided(self.system, rows)).collect();
-                self.add(rows, built)
+                let (first, this) = (self.segments.len(), &*self);
+                let build = |(at, rows): (usize, &[u32])| {
+                    this.enter_alone(rows);
+                    this.put(rows, first + at, 0);
+                    divided(this.system, rows)
+                };
+                let built = tasks.enumerate().map(build).collect();
+                self.add(built)
             }
         };
         self.stored += terms;
@@ -160,48 +196,62 @@ impl<'a> Rewriting<'a> {
         if rows.len() > most {
             return Err(Refused::Cost);
         }
-        let magnitudes = self.magnitudes(rows, |this, row| {
-            let (grown, plain) = this.magnitude(row, true);
-            // Coefficients that overflow cannot be compared, and join nothing.
-            (grown <= this.most_growth * plain && grown.is_finite()).then_some(grown)
-        });
-        self.set_growth(rows, magnitudes.ok_or(Refused::Growth)?);
         if !self.pattern.is_empty() {
+            if !self.all_enter(rows) {
+                return Err(Refused::Growth);
+            }
             if rows.len() < self.narrow && !self.pattern.is_full() {
                 return self.join_pattern(rows, most);
             }
             self.build_open();
         }
         let mut accumulators = std::mem::take(&mut self.accumulators);
-        let tasks = accumulators.len().min(2 * rows.len() / PARALLEL_ROWS);
+        let tasks = accumulators.len().min(self.tasks(rows.len()));
         let joined = match accumulators.first_mut() {
             Some(sums) if tasks < 2 => self.join_narrow(rows, most, sums),
             _ => self.join_wide(rows, most, &mut accumulators[..tasks]),
         };
         self.accumulators = accumulators;
-        if let Ok(joined) = &joined {
-            self.stored += joined.terms;
+        match joined {
+            Ok(joined) => self.stored += joined.terms,
+            // What a level costs was looked at before all of it was seen.
+            Err(Refused::Cost | Refused::Length) if !self.all_enter(rows) => {
+                return Err(Refused::Growth);
+            }
+            Err(_) => (),
         }
         joined
     }
 
-    /// A magnitude for each row; `None` if there is none for one of them.
-    fn magnitudes(
-        &self,
-        rows: &[u32],
-        of: impl Fn(&Self, usize) -> Option<f64> + Sync,
-    ) -> Option<Vec<f64>> {
-        match rows.len() < 2 * PARALLEL_ROWS {
-            true => rows.iter().map(|&row| of(self, row as usize)).collect(),
-            false => {
-                let tasks = rows.par_iter().with_min_len(PARALLEL_ROWS);
-                tasks.map(|&row| of(self, row as usize)).collect()
-            }
+    /// How many tasks pay for a level of so many rows: what a row costs goes by its entries.
+    fn tasks(&self, rows: usize) -> usize {
+        let system = self.system;
+        let entries = rows * (system.nnz() + system.rows()) / system.rows().max(1);
+        (entries / TASK_ENTRIES).min(rows / TASK_ROWS)
+    }
+
+    /// Enters the rows into the open window, as its first.
+    fn enter_alone(&self, rows: &[u32]) {
+        for &row in rows {
+            let (grown, _) = self.magnitude(row as usize, false);
+            self.rows[row as usize].enter(self.window, grown);
         }
     }
 
-    fn set_growth(&mut self, rows: &[u32], magnitudes: Vec<f64>) {
-        rows.iter().zip(magnitudes).for_each(|(&row, grown)| self.growth[row as usize] = grown);
+    /// Enters a row into the open window, with its parents in it substituted; false if its equation grows too much, and the row does not
+    /// belong there.
+    fn enters(&self, row: u32) -> bool {
+        let (grown, plain) = self.magnitude(row as usize, true);
+        self.rows[row as usize].enter(self.window, grown);
+        // Coefficients that overflow cannot be compared, and join nothing.
+        grown <= self.most_growth * plain && grown.is_finite()
+    }
+
+    fn all_enter(&self, rows: &[u32]) -> bool {
+        match rows.len() < 2 * PARALLEL_ROWS {
+            true => rows.iter().all(|&row| self.enters(row)),
+            false => rows.par_iter().with_min_len(PARALLEL_ROWS).all(|&row| self.enters(row)),
+        }
     }
 
     /// Magnitude of a row's equation, and of the row.
@@ -211,8 +261,9 @@ impl<'a> Rewriting<'a> {
         for (&parent, &value) in columns.iter().zip(values) {
             let factor = coefficient(self.system, row, value).abs();
             plain += factor;
-            let substituted = join && self.window_of[parent as usize] == self.window;
-            grown += factor * if substituted { self.growth[parent as usize] } else { 1.0 };
+            let substituted = join.then(|| &self.rows[parent as usize]);
+            let substituted = substituted.filter(|it| it.window() == Some(self.window));
+            grown += factor * substituted.map_or(1.0, Row::growth);
         }
         (grown, plain)
     }
@@ -228,17 +279,11 @@ impl<'a> Rewriting<'a> {
         (at, self.segments[at].len())
     }
 
-    /// Adds segments of the same number of rows each, but for the last; returns their number of terms.
-    fn add(&mut self, rows: &[u32], built: Vec<Segment>) -> usize {
+    /// Adds segments; returns their number of terms.
+    fn add(&mut self, built: Vec<Segment>) -> usize {
         self.open = false;
-        let (mut from, mut terms) = (0, 0);
-        for segment in built {
-            let end = from + segment.len();
-            terms += segment.terms();
-            self.segments.push(segment);
-            self.put(&rows[from..end], self.segments.len() - 1, 0);
-            from = end;
-        }
+        let terms = built.iter().map(Segment::terms).sum();
+        self.segments.extend(built);
         terms
     }
 
@@ -252,11 +297,16 @@ impl<'a> Rewriting<'a> {
         let (at, first) = self.last_segment();
         let mut joined = Joined::default();
         for &row in rows {
+            let entered = self.enters(row);
             let length = self.sum(row as usize, sums, None);
             joined.terms += sums.terms();
-            if length.is_none() || joined.terms > most {
+            if !entered || length.is_none() || joined.terms > most {
                 self.segments[at].truncate(first);
-                return Err(if length.is_none() { Refused::Length } else { Refused::Cost });
+                return Err(match length {
+                    _ if !entered => Refused::Growth,
+                    None => Refused::Length,
+                    Some(_) => Refused::Cost,
+                });
             }
             joined.longest = joined.longest.max(length.unwrap_or_default());
             sums.take_into(&mut self.segments[at]);
@@ -273,38 +323,51 @@ impl<'a> Rewriting<'a> {
         accumulators: &mut [Accumulators],
     ) -> Result<Joined, Refused> {
         let share = rows.len().div_ceil(accumulators.len().max(1));
-        let (total, longest) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let too_long = AtomicBool::new(false);
-        let this = &*self;
-        let built: Option<Vec<Segment>> = rows
-            .par_chunks(share)
-            .zip(accumulators.par_iter_mut())
-            .map(|(rows, sums)| {
-                let mut segment = Segment::default();
-                let kept = rows.iter().all(|&row| {
-                    let length = this.sum(row as usize, sums, None);
-                    match length {
-                        Some(length) => longest.fetch_max(length, Relaxed),
-                        None => usize::from(too_long.fetch_or(true, Relaxed)),
-                    };
-                    let own = if length.is_some() { sums.terms() } else { MOST_TERMS + 1 };
-                    // More than the budget for all tasks: the others stop, too.
-                    let kept = total.fetch_add(own, Relaxed) + own <= most;
-                    if kept {
-                        sums.take_into(&mut segment);
+        let (total, refused) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (first, this) = (self.segments.len(), &*self);
+        let build = |rows: &[u32], sums: &mut Accumulators| {
+            sums.built.truncate(0);
+            let mut longest = 0;
+            // A counter for each row would be what all tasks wait for.
+            for rows in rows.chunks(ROWS_A_LOOK) {
+                if refused.load(Relaxed) {
+                    return Err(None);
+                }
+                let before = sums.built.terms();
+                for &row in rows {
+                    if !this.enters(row) {
+                        return Err(Some(Refused::Growth));
                     }
-                    kept
-                });
-                kept.then_some(segment)
+                    let length = this.sum(row as usize, sums, None);
+                    longest = longest.max(length.ok_or(Some(Refused::Length))?);
+                    sums.take();
+                }
+                let own = sums.built.terms() - before;
+                if total.fetch_add(own, Relaxed) + own > most {
+                    return Err(Some(Refused::Cost));
+                }
+            }
+            // As large as it is: what grows is copied, and its pages are given back, again and again.
+            Ok((sums.built.clone(), longest))
+        };
+        let tasks = rows.par_chunks(share).zip(accumulators.par_iter_mut()).enumerate();
+        let built: Vec<Result<(Segment, usize), Option<Refused>>> = tasks
+            .map(|(at, (rows, sums))| {
+                this.put(rows, first + at, 0);
+                let built = build(rows, sums);
+                if built.is_err() {
+                    refused.store(true, Relaxed);
+                }
+                built
             })
             .collect();
-        match built {
-            Some(built) => {
-                Ok(Joined { terms: self.add(rows, built), longest: longest.into_inner() })
-            }
-            None if too_long.into_inner() => Err(Refused::Length),
-            None => Err(Refused::Cost),
+        // Whatever ended the others.
+        if let Some(why) = built.iter().find_map(|it| it.as_ref().err().copied().flatten()) {
+            return Err(why);
         }
+        let (built, longest): (Vec<Segment>, Vec<usize>) = built.into_iter().flatten().unzip();
+        let longest = longest.into_iter().max().unwrap_or_default();
+        Ok(Joined { terms: self.add(built), longest })
     }
 
     /// Terms of the equation of a row of the open window, in b and in unknowns.
@@ -312,29 +375,31 @@ impl<'a> Rewriting<'a> {
         if !self.pattern.is_empty() {
             return self.pattern.lengths(row as u32);
         }
-        let Place { segment, row } = self.places[row];
+        let Place { segment, row } = self.rows[row].place();
         let segment = &self.segments[segment as usize];
         (segment.known.row(row as usize).0.len(), segment.unknown.row(row as usize).0.len())
     }
 
-    fn put(&mut self, rows: &[u32], segment: usize, first: usize) {
-        for (i, &row) in rows.iter().enumerate() {
-            let row_in_segment = (first + i) as u32;
-            self.places[row as usize] = Place { segment: segment as u32, row: row_in_segment };
+    /// Says where the equations of these rows are, or will be.
+    fn put(&self, rows: &[u32], segment: usize, first: usize) {
+        for (&row, at) in rows.iter().zip(first..) {
+            self.rows[row as usize].segment.store(segment as u32, Relaxed);
+            self.rows[row as usize].at.store(at as u32, Relaxed);
         }
     }
 
     /// Sums up one row's equation. Returns the limit of terms that it needs, 0 if no limit is too low; `None` where substituting has made
     /// it too long. All of its window before it is in `own`, if there is one.
     fn sum(&self, row: usize, sums: &mut Accumulators, own: Option<&Segment>) -> Option<usize> {
-        let window = if own.is_some() { self.window_of[row] } else { self.window };
+        let window = if own.is_some() { self.rows[row].window() } else { Some(self.window) };
         sums.begin();
         sums.known.add(self.system.original(row) as u32, 1.0 / self.system.diagonal[row]);
         let (columns, values) = self.system.row(row);
         for (&parent, &value) in columns.iter().zip(values) {
             let factor = coefficient(self.system, row, value);
-            if self.window_of[parent as usize] == window {
-                let Place { segment, row } = self.places[parent as usize];
+            let of_parent = &self.rows[parent as usize];
+            if of_parent.window() == window {
+                let Place { segment, row } = of_parent.place();
                 let segment = own.unwrap_or_else(|| &self.segments[segment as usize]);
                 sums.known.add_all(segment.known.row(row as usize), factor);
                 sums.unknown.add_all(segment.unknown.row(row as usize), factor);

@@ -27,11 +27,11 @@ impl Rewriting<'_> {
     /// Joins a window of which nothing is built yet.
     pub(super) fn join_pattern(&mut self, rows: &[u32], most: usize) -> Result<Joined, Refused> {
         let first = self.pattern.len();
-        let (window, window_of) = (self.window, &self.window_of);
+        let (window, known) = (Some(self.window), &self.rows);
         let mut joined = Joined::default();
         for &row in rows {
             let parents = self.system.row(row as usize).0;
-            let is_inside = |parent: u32| window_of[parent as usize] == window;
+            let is_inside = |parent: u32| known[parent as usize].window() == window;
             let lengths = self.pattern.add(row, parents, is_inside);
             joined.terms += lengths.0 + lengths.1;
             let needed = self.limit(lengths, parents.len());
