@@ -3,8 +3,8 @@
 use bytemuck::Zeroable;
 use std::sync::Arc;
 
-/// An array of zeros. The pages of a large one are had from the operating system as they are first written, so that all threads which
-/// fill it bring them in, where zeros that are written here would be the work of one.
+/// An array of zeros, to be filled in place: a vector would be copied once more to become an array that recipes share. The pages of a
+/// large one are had from the operating system as they are first written, so that all threads which fill it bring them in.
 pub fn zeroed<T: Zeroable>(length: usize) -> Arc<[T]> {
     let array = Arc::<[T]>::new_zeroed_slice(length);
     // SAFETY: all bytes are zero, which is a value of such types.

@@ -7,6 +7,8 @@ use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
 use crate::ops::sptrsv::System;
 use crate::ops::sptrsv::slices::equations::coefficient;
+use crate::sparse::zeroed::zeroed;
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -325,7 +327,7 @@ impl Task {
 }
 
 /// Columns, values and factors of b of all tasks. `None` if the type cannot represent a value.
-fn fill<V: Copy + Default + Send + Sync>(
+fn fill<V: Zeroable + Copy + Send + Sync>(
     system: &System,
     chains: &Chains,
     (tasks, wholes): (&[Task], &[Whole]),
@@ -334,10 +336,10 @@ fn fill<V: Copy + Default + Send + Sync>(
     array: impl Fn(Arc<[V]>) -> ArrayData,
 ) -> Option<(Arc<[u32]>, ArrayData, ArrayData)> {
     let columns: usize = tasks.iter().map(|task| (task.to - task.from) as usize).sum();
-    let mut cols = vec![0u32; columns];
-    let mut vals = vec![V::default(); laid.values];
+    let mut cols: Arc<[u32]> = zeroed(columns);
+    let mut vals: Arc<[V]> = zeroed(laid.values);
     let mut jobs = Vec::with_capacity(tasks.len());
-    let (mut rest_cols, mut rest_vals) = (&mut cols[..], &mut vals[..]);
+    let (mut rest_cols, mut rest_vals) = (Arc::make_mut(&mut cols), Arc::make_mut(&mut vals));
     for task in tasks {
         let rows = chains.rows_of(task.chain as usize).len();
         let (own_cols, after_cols) = rest_cols.split_at_mut((task.to - task.from) as usize);
@@ -361,9 +363,9 @@ fn fill<V: Copy + Default + Send + Sync>(
         Some(())
     })?;
     let factor = |&row: &u32| match row {
-        NO_ROW => Some(V::default()),
+        NO_ROW => Some(V::zeroed()),
         row => value(1.0 / system.triangular.diagonal[row as usize]),
     };
     let scale: Vec<V> = laid.rows.par_iter().map(factor).collect::<Option<_>>()?;
-    Some((cols.into(), array(vals.into()), array(scale.into())))
+    Some((cols, array(vals), array(scale.into())))
 }

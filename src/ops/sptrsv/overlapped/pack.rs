@@ -5,7 +5,9 @@ use super::scheme::{FIRST_AWAITED, Shape};
 use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
-use crate::ops::sptrsv::slices::equations::{ByLevel, Equations};
+use crate::ops::sptrsv::slices::equations::{ByLevel, Equations, places_in};
+use crate::sparse::zeroed::zeroed;
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -56,8 +58,7 @@ impl Packed {
 pub fn pack(equations: &Equations, dtype: Dtype, shape: &Shape) -> Result<Packed, Refusal> {
     let started = Instant::now();
     let by_level = ByLevel::sorted(&equations.window_of, equations.windows as usize);
-    let mut place = vec![0u32; by_level.order.len()];
-    by_level.order.iter().enumerate().for_each(|(at, &row)| place[row as usize] = at as u32);
+    let place = places_in(&by_level.order);
     let of_windows: Vec<(Vec<Group>, u32)> = windows(&by_level, shape)
         .into_par_iter()
         .map(|(rows, ends)| {
@@ -76,8 +77,9 @@ pub fn pack(equations: &Equations, dtype: Dtype, shape: &Shape) -> Result<Packed
     // Slots in the order of groups and passes, of what a group owns.
     let mut slot_of = vec![u32::MAX; equations.len()];
     let (mut slots, mut again) = (0u32, 0usize);
-    for pass in all.iter_mut().flat_map(|group| &mut group.passes) {
-        pass.sort_by_key(|&(_, owned)| !owned);
+    let passes = all.par_iter_mut().flat_map_iter(|group| &mut group.passes);
+    passes.for_each(|pass| pass.sort_by_key(|&(_, owned)| !owned));
+    for pass in all.iter().flat_map(|group| &group.passes) {
         for &(row, owned) in pass.iter() {
             if owned {
                 slot_of[row as usize] = slots;
@@ -165,7 +167,7 @@ impl Laid {
 /// Columns, values, factors of b and rows of all passes. `None` if the type cannot represent a value.
 type Filled = (Arc<[u16]>, ArrayData, ArrayData, Arc<[u32]>);
 
-fn fill<V: Copy + Default + Send + Sync>(
+fn fill<V: Zeroable + Copy + Send + Sync>(
     equations: &Equations,
     all: &[Group],
     laid: &Laid,
@@ -175,13 +177,13 @@ fn fill<V: Copy + Default + Send + Sync>(
 ) -> Option<Filled> {
     let passes = laid.passes.len() / 2;
     let (a_pass, rows_a_pass) = (shape.pass_terms() as usize, shape.rows() as usize);
-    let mut cols = vec![0u16; passes * a_pass];
-    let mut vals = vec![V::default(); passes * a_pass];
-    let mut scale = vec![V::default(); passes * rows_a_pass];
-    let mut rows = vec![NO_ROW; passes * rows_a_pass];
+    let mut cols: Arc<[u16]> = zeroed(passes * a_pass);
+    let (mut vals, mut scale): (Arc<[V]>, Arc<[V]>) =
+        (zeroed(passes * a_pass), zeroed(passes * rows_a_pass));
+    let mut rows: Arc<[u32]> = zeroed(passes * rows_a_pass);
     let mut jobs = Vec::with_capacity(all.len());
-    let (mut rest_cols, mut rest_vals) = (&mut cols[..], &mut vals[..]);
-    let (mut rest_scale, mut rest_rows) = (&mut scale[..], &mut rows[..]);
+    let (mut rest_cols, mut rest_vals) = (Arc::make_mut(&mut cols), Arc::make_mut(&mut vals));
+    let (mut rest_scale, mut rest_rows) = (Arc::make_mut(&mut scale), Arc::make_mut(&mut rows));
     for group in all {
         let count = group.passes.len();
         let (c, after_c) = rest_cols.split_at_mut(count * a_pass);
@@ -193,6 +195,7 @@ fn fill<V: Copy + Default + Send + Sync>(
     }
     let lanes = shape.lanes as usize;
     jobs.into_par_iter().with_min_len(16).try_for_each(|(group, cols, vals, scale, rows)| {
+        rows.fill(NO_ROW);
         let mut places = Places::of(group, shape);
         for (pass, of_pass) in group.passes.iter().enumerate() {
             for (at, &(row, _)) in of_pass.iter().enumerate() {
@@ -211,7 +214,7 @@ fn fill<V: Copy + Default + Send + Sync>(
         }
         Some(())
     })?;
-    Some((cols.into(), array(vals.into()), array(scale.into()), rows.into()))
+    Some((cols, array(vals), array(scale), rows))
 }
 
 /// Where a group has its unknowns.

@@ -190,6 +190,14 @@ impl ByLevel {
     }
 }
 
+/// Where each row is in an order of all of them.
+pub fn places_in(order: &[u32]) -> Vec<u32> {
+    let places: Vec<AtomicU32> = zeroed_vec(order.len());
+    let rows = order.par_iter().enumerate().with_min_len(ROWS_A_TASK);
+    rows.for_each(|(at, &row)| places[row as usize].store(at as u32, Relaxed));
+    places.into_iter().map(AtomicU32::into_inner).collect()
+}
+
 /// The coefficient of an entry once its row's diagonal is divided out.
 pub fn coefficient(system: &Triangular, row: usize, value: f64) -> f64 {
     -value / system.diagonal[row]

@@ -1,15 +1,14 @@
 //! Packing: equations into slices, the unit of work of one warp, with entries side by side as its lanes read them.
 
-use super::equations::{ByLevel, Equations};
+use super::equations::{ByLevel, Equations, places_in};
 use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
 use crate::sparse::zeroed::zeroed;
-use bytemuck::{Zeroable, zeroed_vec};
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Column of an entry that is padding; `kNoTerm` of the kernel.
@@ -126,9 +125,7 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
             equations.terms()
         )));
     }
-    let slot_of: Vec<AtomicU32> = zeroed_vec(order.len());
-    let slots = order.par_iter().enumerate().with_min_len(ROWS_A_TASK);
-    slots.for_each(|(slot, &row)| slot_of[row as usize].store(slot as u32, Relaxed));
+    let slot_of = places_in(&order);
     let placed = Placing { equations, order: &order, slot_of: &slot_of, width: how.width as usize };
     let (cols, vals) = match dtype {
         Dtype::F64 => {
@@ -218,7 +215,7 @@ struct Placing<'a> {
     equations: &'a Equations,
     /// Equation of each slot.
     order: &'a [u32],
-    slot_of: &'a [AtomicU32],
+    slot_of: &'a [u32],
     width: usize,
 }
 
@@ -231,18 +228,15 @@ impl Placing<'_> {
         value: impl Fn(f64) -> Option<V> + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
     ) -> Result<(Arc<[u32]>, ArrayData), Refusal> {
-        // Built in place: a vector would be copied once more to become the array that recipes share. Pages of zeros are had when they are
-        // first written, so that all threads bring them in.
         let mut cols: Arc<[u32]> = zeroed(entries);
         let mut vals: Arc<[V]> = zeroed(entries);
-        if let (Some(cols), Some(vals)) = (Arc::get_mut(&mut cols), Arc::get_mut(&mut vals)) {
-            self.fill(slices, cols, vals, value).ok_or_else(|| {
-                Refusal(
-                    "a coefficient, divided by its row's diagonal, is beyond the range of the type"
-                        .into(),
-                )
-            })?;
-        }
+        let places = (Arc::make_mut(&mut cols), Arc::make_mut(&mut vals));
+        self.fill(slices, places, value).ok_or_else(|| {
+            Refusal(
+                "a coefficient, divided by its row's diagonal, is beyond the range of the type"
+                    .into(),
+            )
+        })?;
         Ok((cols, array(vals)))
     }
 
@@ -250,11 +244,9 @@ impl Placing<'_> {
     fn fill<V: Copy + Send + Sync>(
         &self,
         slices: &[Slice],
-        cols: &mut [u32],
-        vals: &mut [V],
+        (mut rest_cols, mut rest_vals): (&mut [u32], &mut [V]),
         value: impl Fn(f64) -> Option<V> + Sync,
     ) -> Option<()> {
-        let (mut rest_cols, mut rest_vals) = (cols, vals);
         let mut jobs = Vec::with_capacity(slices.len());
         for slice in slices {
             let length = (slice.b_steps + slice.x_steps) * self.width;
@@ -277,7 +269,7 @@ impl Placing<'_> {
                     (known_cols[place(at)], known_vals[place(at)]) = (col, value(factor)?);
                 }
                 let (unknown, factors) = self.equations.unknown(equation);
-                let slots = unknown.iter().map(|&col| self.slot_of[col as usize].load(Relaxed));
+                let slots = unknown.iter().map(|&col| self.slot_of[col as usize]);
                 sorted.clear();
                 sorted.extend(slots.zip(factors.iter().copied()));
                 // Terms that become known last come last, and lanes side by side read neighbouring entries.

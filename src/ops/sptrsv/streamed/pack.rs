@@ -3,7 +3,9 @@
 use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
-use crate::ops::sptrsv::slices::equations::{ByLevel, Equations};
+use crate::ops::sptrsv::slices::equations::{ByLevel, Equations, places_in};
+use crate::sparse::zeroed::zeroed;
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -93,8 +95,7 @@ pub fn pack(equations: &Equations, dtype: Dtype, most: usize) -> Result<Packed, 
             }
         }
     }
-    let mut slot_of = vec![0u32; order.len()];
-    order.iter().enumerate().for_each(|(slot, &row)| slot_of[row as usize] = slot as u32);
+    let slot_of = places_in(&order);
     let placed = Placing { equations, order: &order, slot_of: &slot_of };
     let (cols, vals) = match dtype {
         Dtype::F64 => {
@@ -127,15 +128,15 @@ struct Placing<'a> {
 
 impl Placing<'_> {
     /// Columns and values of all runs, `count` with what aligns them; `value` rounds to the type, if the type has such a value.
-    fn terms<V: Copy + Default + Send + Sync>(
+    fn terms<V: Zeroable + Copy + Send + Sync>(
         &self,
         runs: &[[u32; 4]],
         count: usize,
         value: impl Fn(f64) -> Option<V> + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
     ) -> Result<(Arc<[u32]>, ArrayData), Refusal> {
-        let (mut cols, mut vals) = (vec![0u32; count], vec![V::default(); count]);
-        let (mut rest_cols, mut rest_vals) = (&mut cols[..], &mut vals[..]);
+        let (mut cols, mut vals): (Arc<[u32]>, Arc<[V]>) = (zeroed(count), zeroed(count));
+        let (mut rest_cols, mut rest_vals) = (Arc::make_mut(&mut cols), Arc::make_mut(&mut vals));
         let mut jobs = Vec::with_capacity(runs.len());
         for run in runs {
             let length = (run[2] as usize).next_multiple_of(ALIGNED);
@@ -169,6 +170,6 @@ impl Placing<'_> {
         let beyond =
             "a coefficient, divided by its row's diagonal, is beyond the range of the type";
         filled.ok_or_else(|| Refusal(beyond.to_owned()))?;
-        Ok((cols.into(), array(vals.into())))
+        Ok((cols, array(vals)))
     }
 }
