@@ -20,7 +20,7 @@ use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::walk::{is_near, with_equal, with_near};
 use sparsetune::ops::spmm::{SpmmLowerer, family, space};
 use sparsetune::ops::sptrsv::chains::scheme::{Scheme, Shape};
-use sparsetune::ops::sptrsv::{SptrsvLowerer, System, streamed};
+use sparsetune::ops::sptrsv::{SptrsvLowerer, System, inverse, streamed};
 use sparsetune::ops::{Kernels, Lowerer, Narrowing, of};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, operand, oracle};
@@ -391,13 +391,57 @@ fn solves() -> Vec<Case> {
     cases
 }
 
+/// Approximate inverses beside what the host makes of b, since they do not solve exactly: the oracle is another for each.
+fn approximations() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let near = Sptrsv { approximate: true, ..Sptrsv::PLAIN };
+    for (spec, solve) in [
+        ("ilu0_poisson2d:nx=14,ny=13,seed=1", near),
+        (
+            "poisson2d:nx=12,ny=9,seed=1",
+            Sptrsv { triangle: Triangle::Upper, dtype: Dtype::F32, ..near },
+        ),
+        ("lower:tail=2,of=road:nx=20,ny=15,seed=1", Sptrsv { transpose: true, ..near }),
+    ] {
+        let matrix = Arc::new(Spec::parse(spec).unwrap().generate().unwrap());
+        let system = System::of(&matrix, &solve, &gpu()).unwrap().triangular;
+        let rows = matrix.rows();
+        let b: Vec<f64> = (0..rows).map(|row| f64::from(row as u32 % 17) / 4.0 - 2.0).collect();
+        let ordered: Vec<f64> = (0..rows).map(|s| b[system.original(s)]).collect();
+        let mut lowerer = SptrsvLowerer::new(&matrix, solve, gpu()).unwrap();
+        // Each number of lanes with one step and two, and rows of more entries than lanes take at once.
+        for (at, scheme) in inverse::scheme::Scheme::every().into_iter().enumerate() {
+            if at % 5 != 2 || [1, 8].contains(&scheme.map.power) {
+                continue;
+            }
+            let made = inverse::compute::Inverse::of(&system, solve.dtype, scheme.map).unwrap();
+            let (once, twice) = made.approximations(&ordered);
+            let x = twice.unwrap_or(once);
+            let in_order: Vec<f64> = (0..rows).map(|row| x[system.original(row)]).collect();
+            let recipe = lowerer.lower(&scheme.candidate()).unwrap();
+            cases.push(Case {
+                label: format!("{} {solve:?}", recipe.candidate),
+                recipe,
+                dtype: solve.dtype,
+                matrix: matrix.clone(),
+                b: b.clone(),
+                scale: in_order.iter().map(|x| x.abs()).collect(),
+                expected: in_order,
+                adds: None,
+                one_block: false,
+            });
+        }
+    }
+    cases
+}
+
 #[test]
 fn kernels_compute_what_the_oracle_does() {
     let started = std::time::Instant::now();
     let folder = tempfile::tempdir().unwrap();
     let own = folder.path().join("kernels");
     headers(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels"), &own);
-    let cases: Vec<Case> = products().into_iter().chain(solves()).collect();
+    let cases: Vec<Case> = products().into_iter().chain(solves()).chain(approximations()).collect();
     let made = started.elapsed();
     let faults: Vec<String> = cases
         .par_iter()
@@ -410,6 +454,7 @@ fn kernels_compute_what_the_oracle_does() {
     println!("{} cases of {families:?}, made in {made:?}", cases.len());
     let expected = [
         "chains",
+        "inverse",
         "kept_rows",
         "nnz_split",
         "overlapped",
@@ -420,9 +465,18 @@ fn kernels_compute_what_the_oracle_does() {
         "tiled",
     ];
     assert!(families.iter().eq(expected.iter()), "{families:?}");
-    for with in
-        ["substitute=1", "staged=1", "near=1", "equal=1", "turns=", "team=", "n1=", "split="]
-    {
+    for with in [
+        "substitute=1",
+        "staged=1",
+        "steps=1",
+        "steps=2",
+        "near=1",
+        "equal=1",
+        "turns=",
+        "team=",
+        "n1=",
+        "split=",
+    ] {
         assert!(cases.iter().any(|case| case.label.contains(with)), "{with}");
     }
     let columns_in_turn = |case: &&Case| {

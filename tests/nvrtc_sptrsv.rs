@@ -1,4 +1,4 @@
-//! Compiles the kernel texts of a sample of the family `ag`, and those of `streamed` and `sweeps`, for sm_80 and sm_90 with NVRTC, which needs no GPU.
+//! Compiles the kernel texts of a sample of the family `ag`, and those of `streamed`, `sweeps` and `inverse`, for sm_80 and sm_90 with NVRTC, which needs no GPU.
 //!
 //! As in `nvrtc.rs`: `SPARSETUNE_NVRTC` names the library; without it the test reports that it was skipped, or fails if `CI`
 //! or `SPARSETUNE_REQUIRE_NVRTC` is set.
@@ -12,8 +12,8 @@ use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::engine::cuda::source;
 use sparsetune::ops::sptrsv::ag::prepare::{NG, Sync};
 use sparsetune::ops::sptrsv::ag::text::{Text, source as text_of};
-use sparsetune::ops::sptrsv::streamed;
 use sparsetune::ops::sptrsv::sweeps::{self, scheme::Scheme};
+use sparsetune::ops::sptrsv::{inverse, streamed};
 
 /// A sample in which every value of every parameter occurs with every value of each other: all texts would be about 1700, and
 /// take minutes.
@@ -43,6 +43,10 @@ fn texts() -> Vec<String> {
         // With three sweeps a program has each kernel but that of a single one.
         let schemes = Scheme::every().into_iter().filter(|it| [1, 3].contains(&it.sweeps));
         texts.extend(schemes.map(|scheme| sweeps::text::source(&scheme, &problem)));
+        let schemes = inverse::scheme::Scheme::every().into_iter();
+        // The power is a matter of data.
+        let schemes = schemes.filter(|it| it.map.power == 1);
+        texts.extend(schemes.map(|scheme| inverse::text::source(&scheme, &problem)));
         let exact = Sptrsv { dtype, ..Sptrsv::PLAIN };
         let schemes = streamed::scheme::Scheme::every().into_iter();
         texts.extend(schemes.map(|scheme| streamed::text::source(&scheme, &exact)));

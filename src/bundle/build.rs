@@ -87,7 +87,9 @@ impl From<check::MakeError> for BuildError {
         match error {
             check::MakeError::Triangle(error) => Self::Triangle(error),
             check::MakeError::Tensors(error) => Self::Tensors(error),
-            vague @ check::MakeError::Vague { .. } => Self::Unchecked(vague.to_string()),
+            other @ (check::MakeError::Vague { .. } | check::MakeError::Unknown(_)) => {
+                Self::Unchecked(other.to_string())
+            }
         }
     }
 }

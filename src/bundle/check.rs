@@ -7,12 +7,10 @@ use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
 use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm, Sptrsv};
 use crate::engine::{ALPHA, BETA};
-use crate::ops::sptrsv::sweeps::estimate::{approximation, last_two};
-use crate::ops::sptrsv::sweeps::scheme::Scheme;
+use crate::ops::Refusal;
+use crate::ops::sptrsv::approximate::{Known, known};
 use crate::sparse::oracle::round;
-use crate::sparse::tolerance::{
-    element_bound, equation_weight, solution_tolerance, sweeping_error, vendor_slack,
-};
+use crate::sparse::tolerance::{element_bound, equation_weight, solution_tolerance, vendor_slack};
 use crate::sparse::{Csr, TriangleError, Triangular, operand, random};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +73,7 @@ fn wide(data: &ArrayData, at: usize) -> f64 {
 /// Makes the check of a plan, with the file of its tensors.
 ///
 /// # Errors
-/// The matrix has no such triangle, or the tensors cannot be written.
+/// The matrix has no such triangle, the tensors cannot be written, or what the candidate makes of b is not known well enough.
 pub fn make(
     operand: &Csr,
     problem: &Problem,
@@ -84,10 +82,10 @@ pub fn make(
 ) -> Result<(Check, Vec<u8>), MakeError> {
     match problem {
         Problem::Spmm(spmm) => product(operand, problem, spmm, candidate, seed),
-        Problem::Sptrsv(solve) => match Scheme::of(candidate) {
-            Some(scheme) => sweeps(operand, problem, (solve, &scheme), seed),
-            None => equations(operand, problem, solve, candidate, seed),
-        },
+        Problem::Sptrsv(solve) if candidate.is_approximate() => {
+            approximation(operand, problem, (solve, candidate), seed)
+        }
+        Problem::Sptrsv(solve) => equations(operand, problem, solve, candidate, seed),
     }
 }
 
@@ -98,10 +96,12 @@ pub enum MakeError {
     #[error(transparent)]
     Tensors(#[from] safetensors::SafeTensorError),
     #[error(
-        "the rounding errors of {sweeps} sweeps of this system may be as large as what the last of them changes, so that no check could \
+        "the rounding errors of {steps} of this system may be as large as what the last of them changes, so that no check could \
          tell whether it was lost"
     )]
-    Vague { sweeps: u32 },
+    Vague { steps: String },
+    #[error("what the candidate makes of b is not known: {}", .0.0)]
+    Unknown(Refusal),
 }
 
 /// Rows that are sampled in any case, then places drawn at random; of `rows` by `cols`.
@@ -216,58 +216,53 @@ fn equations(
     Ok((check, file))
 }
 
-/// As many samples of sweeps, unless fewer rows were changed by the last one, can tell that it was lost.
+/// As many samples of an approximate solve, unless its last step changed fewer rows, can tell that it was lost.
 const TELLING: usize = 4;
 
-/// The equations do not hold by design, but what comes out is known: the same sweeps in float64. Bounds grow with the sizes of all terms,
-/// and those of some systems by a factor with every sweep, so only such rows are samples as have a bound that is small beside x or
-/// beside what the last sweep changed.
-fn sweeps(
+/// The equations do not hold by design, but what comes out is known: the same steps in float64. Bounds grow with the sizes of all terms,
+/// and those of some systems by a factor with every step, so only such rows are samples as have a bound that is small beside x or
+/// beside what the last step changed.
+fn approximation(
     matrix: &Csr,
     problem: &Problem,
-    (solve, scheme): (&Sptrsv, &Scheme),
+    (solve, candidate): (&Sptrsv, &Candidate),
     seed: u64,
 ) -> Result<(Check, Vec<u8>), MakeError> {
-    let mut system = Triangular::of(matrix, solve)?;
+    let system = Triangular::of(matrix, solve)?;
     let rows = system.rows();
     let (kind, scale, alpha, beta) = (CheckKind::Product, 1.0, 1.0, 0.0);
     let mut check = Check { kind, seed, scale, b_sha256: String::new(), alpha, beta, samples: 0 };
     let inputs = Inputs::draw(&check, problem, rows, 0);
     check.b_sha256 = sha256(inputs.b.bytes());
-    let mut b: Vec<f64> = (0..rows).map(|s| wide(&inputs.b, system.original(s))).collect();
-    let [before, value] = last_two(&system, &b, scheme);
+    let b: Vec<f64> = (0..rows).map(|s| wide(&inputs.b, system.original(s))).collect();
+    let known = known(&system, solve.dtype, &b, candidate).map_err(MakeError::Unknown)?;
+    let Some(Known { before, x: value, error: bound, steps }) = known else {
+        let why = format!("{candidate} is not a candidate of this problem");
+        return Err(MakeError::Unknown(Refusal(why)));
+    };
     let entries = |s: usize| system.row(s).0.len();
     let sampled = places(&telling(rows, entries), rows, 1, seed);
-    let terms = (0..rows).map(entries).max().unwrap_or(0);
-    let summed = (scheme.sweeps * scheme.blocking.inner) as usize;
-    let error = sweeping_error(solve.dtype, summed, terms);
-    // Nothing cancels among the sizes of all terms.
-    system.values.iter_mut().for_each(|value| *value = -value.abs());
-    system.diagonal.iter_mut().chain(&mut b).for_each(|value| *value = value.abs());
-    let size = approximation(&system, &b, scheme);
-    let bound = |s: usize| size[s] * error;
     let changed = |s: usize| (value[s] - before[s]).abs();
     // False for bounds that are no numbers, too.
-    let tells = |s: &usize| bound(*s) < changed(*s) / 4.0;
+    let tells = |s: &usize| bound[*s] < changed(*s) / 4.0;
     let mut kept: BTreeSet<usize> = sampled.iter().map(|&(s, _)| s).collect();
-    kept.retain(|s| tells(s) || bound(*s) < value[*s].abs() / 4.0);
+    kept.retain(|s| tells(s) || bound[*s] < value[*s].abs() / 4.0);
     // Most rows of a system may have settled long before the last sweep.
     let wanted = (0..rows).filter(|&s| changed(s) != 0.0).take(TELLING).count();
     let lacking = wanted.saturating_sub(kept.iter().filter(|s| tells(s)).count());
     let others: Vec<usize> =
         (0..rows).rev().filter(|s| tells(s) && !kept.contains(s)).take(lacking).collect();
     if others.len() < lacking || (kept.is_empty() && others.is_empty() && rows > 0) {
-        return Err(MakeError::Vague { sweeps: scheme.sweeps });
+        return Err(MakeError::Vague { steps });
     }
     kept.extend(others);
     let index: Vec<u64> = kept.iter().map(|&s| system.original(s) as u64).collect();
     let of = |all: &[f64]| kept.iter().map(|&s| all[s]).collect::<Vec<f64>>();
-    let bound: Vec<f64> = kept.iter().map(|&s| bound(s)).collect();
     check.samples = index.len() as u32;
     let file = tensors::write(&[
         Tensor::of("index", Element::U64, &index),
         Tensor::of("value", Element::F64, &of(&value)),
-        Tensor::of("bound", Element::F64, &bound),
+        Tensor::of("bound", Element::F64, &of(&bound)),
     ])?;
     Ok((check, file))
 }

@@ -268,8 +268,8 @@ impl LoadedPlan {
         Ok(())
     }
 
-    /// Replaces the values of the matrix, given in the order of its entries; the pattern stays. How near an approximate plan (family
-    /// `sweeps`) comes was measured with the values before: with others its error is not known.
+    /// Replaces the values of the matrix, given in the order of its entries; the pattern stays. How near an approximate plan (families
+    /// `sweeps` and `inverse`) comes was measured with the values before: with others its error is not known.
     ///
     /// # Errors
     /// There are not as many as entries, one of them is not finite in the problem's type, or the plan cannot be updated. The

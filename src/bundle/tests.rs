@@ -4,6 +4,7 @@ mod approximate;
 mod cpp;
 mod documents;
 mod hostile;
+mod inverse;
 mod pair;
 mod refined;
 mod updates;

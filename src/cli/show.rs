@@ -1,7 +1,7 @@
 //! Tables for people: the best candidates, the funnel, the plan in a few lines.
 
 use super::client::Answer;
-use crate::domain::candidate::SWEEPS;
+use crate::domain::candidate::is_approximate;
 use crate::domain::outcome::FEWEST_FOR_INTERVAL;
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, JobId, StoppedBy};
@@ -234,7 +234,7 @@ fn time(plan: &Plan) -> String {
                 1 => "1 sample".to_owned(),
                 samples => format!("{samples} samples"),
             },
-            match plan.candidate.family == SWEEPS {
+            match is_approximate(&plan.candidate.family) {
                 true => "approximate, largest residual beside b",
                 false => "largest error",
             },

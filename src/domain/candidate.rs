@@ -131,7 +131,7 @@ impl Candidate {
     /// Whether its solutions are approximate by design, so that they are judged by their residuals beside b, and only where a problem
     /// consents.
     pub fn is_approximate(&self) -> bool {
-        self.family == SWEEPS
+        is_approximate(&self.family)
     }
 
     /// Whether it is the vendor's dense product of a densified matrix.
@@ -154,13 +154,19 @@ pub const NEAR: &str = "near";
 
 /// The family name of every candidate that runs a vendor's routine.
 pub const VENDOR: &str = "vendor";
-/// The family name of the kernels that solve approximately.
+/// The family names of the kernels that solve approximately: by Jacobi sweeps, and by products with an approximate inverse.
 pub const SWEEPS: &str = "sweeps";
+pub const INVERSE: &str = "inverse";
 /// The parameter that names a technique which a study leaves out; candidates of a search's space do not have it.
 pub const WITHOUT: &str = "without";
 
 /// The parameter of those candidates that names the routine.
 pub const ALGORITHM: &str = "algorithm";
+
+/// Like [`Candidate::is_approximate`], for a family that is known by its name alone.
+pub fn is_approximate(family: &str) -> bool {
+    [SWEEPS, INVERSE].contains(&family)
+}
 
 /// Whether a routine, by its name, multiplies a matrix that was made dense.
 pub fn is_dense_product(algorithm: &str) -> bool {

@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(names, ["row_panel", "row_split", "vendor"]);
         assert_eq!(
             family_names(Op::Sptrsv, DeviceKind::Cuda),
-            ["slices", "overlapped", "chains", "streamed", "ag", "sweeps", "vendor"]
+            ["slices", "overlapped", "chains", "streamed", "ag", "sweeps", "inverse", "vendor"]
         );
     }
 

@@ -87,10 +87,10 @@ pub fn everything() -> Vec<(Problem, DeviceKind, Candidate)> {
         add(problem, DeviceKind::Cpu, host.map(routine).to_vec());
     }
     let near = Problem::Sptrsv(Sptrsv { approximate: true, ..Sptrsv::PLAIN });
-    let swept = among(&matrix, &near, &device(DeviceKind::Cuda), &["sweeps"]).scored;
-    let mut swept: Vec<Candidate> = swept.into_iter().map(|(candidate, _)| candidate).collect();
-    swept.sort();
-    add(near, DeviceKind::Cuda, swept);
+    let nearly = among(&matrix, &near, &device(DeviceKind::Cuda), &["sweeps", "inverse"]).scored;
+    let mut nearly: Vec<Candidate> = nearly.into_iter().map(|(candidate, _)| candidate).collect();
+    nearly.sort();
+    add(near, DeviceKind::Cuda, nearly);
     all
 }
 
@@ -131,8 +131,8 @@ fn decisions_about_candidates_stay() {
     headers.sort_unstable();
     text.push_str(&format!("{headers:?}"));
     let lines = text.lines().count();
-    let expected = "743865d6c6fac5ec6ecf09eefba4767dca4cd32d90cbc29e56cf64ea71fcd288";
-    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (62772, expected.to_owned()));
+    let expected = "3a25c6c4bfb2fb0d63fa7ce690852784cd9bd0ac6877927c7c58478221a9434f";
+    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (62784, expected.to_owned()));
 }
 
 #[test]
@@ -376,6 +376,27 @@ fn a_solve_that_is_stable_row_by_row_is_never_rewritten() {
     assert!(!named(Stability::Windowed), "plans from before are found");
 }
 
+/// Beside sweeps, by the same consent. A pair lists what suffices for both solves.
+#[test]
+fn approximate_inverses_are_for_those_who_consent() {
+    let matrix = Spec::parse("poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
+    let lower = Sptrsv { approximate: true, ..Sptrsv::PLAIN };
+    let upper = Sptrsv { triangle: Triangle::Upper, ..lower };
+    let maps = |solve: Sptrsv, then: Option<Sptrsv>, kind| {
+        let then = then.map(Problem::Sptrsv);
+        let narrowing = Narrowing { then, ..Narrowing::default() };
+        let space = of(&Problem::Sptrsv(solve)).space(&matrix, &device(kind), &narrowing).unwrap();
+        let such = space.scored.iter().filter(|(candidate, _)| candidate.family == "inverse");
+        such.map(|(it, _)| (it.int("power").unwrap(), it.int("steps").unwrap())).collect()
+    };
+    let of_pair: std::collections::BTreeSet<_> = maps(lower, Some(upper), DeviceKind::Cuda);
+    assert_eq!(maps(upper, Some(lower), DeviceKind::Cuda), of_pair);
+    assert!(of_pair.iter().any(|it| it.1 == 1) && of_pair.iter().any(|it| it.1 == 2));
+    let exact = Sptrsv { approximate: false, ..lower };
+    assert!(maps(exact, None, DeviceKind::Cuda).is_empty());
+    assert!(maps(lower, None, DeviceKind::Cpu).is_empty());
+}
+
 /// Only by consent, with as many sweeps as the system needs, and with a key of its own.
 #[test]
 fn sweeps_are_for_those_who_consent_to_an_approximate_solve() {
@@ -408,7 +429,7 @@ fn sweeps_are_for_those_who_consent_to_an_approximate_solve() {
     let solve = Problem::Sptrsv(Sptrsv { approximate: true, ..Sptrsv::PLAIN });
     let narrowing = Narrowing { fixed, ..Narrowing::default() };
     let space = of(&solve).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap();
-    let mut fixed = space.scored.iter().filter(|(candidate, _)| candidate.is_approximate());
+    let mut fixed = space.scored.iter().filter(|(candidate, _)| candidate.family == "sweeps");
     assert!(!swept.contains(&24) && fixed.clone().count() > 0);
     assert!(fixed.all(|(candidate, _)| candidate.int("sweeps") == Some(24)));
     // Fewer than suffice are refused with the number that does.
@@ -422,8 +443,10 @@ fn sweeps_are_for_those_who_consent_to_an_approximate_solve() {
         "the request fixes sweeps=1, but the system's equations need sweeps={least} at least"
     );
     assert!(why.contains(&needs), "{why}");
-    let why = of_sweeps(false, DeviceKind::Cuda, None, &["sweeps"]).2.unwrap();
-    assert!(why.contains("only for problems with `approximate`"), "{why}");
+    for family in ["sweeps", "inverse"] {
+        let why = of_sweeps(false, DeviceKind::Cuda, None, &[family]).2.unwrap();
+        assert!(why.contains("only for problems with `approximate`"), "{why}");
+    }
     let named = |approximate| {
         let solve = Problem::Sptrsv(Sptrsv { approximate, ..Sptrsv::PLAIN });
         solve.key_fields().any(|(field, _)| field.name == "approximate")

@@ -1,7 +1,7 @@
 //! Validation of job requests before anything is stored, and the dedup key of a request with its defaults filled in.
 
 use super::{BudgetLimits, Result, ServiceError, ServiceSettings};
-use crate::domain::candidate::SWEEPS;
+use crate::domain::candidate::is_approximate;
 use crate::domain::catalog::family::Parameter;
 use crate::domain::{
     Candidate, Clock, Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search,
@@ -104,8 +104,8 @@ pub(super) fn first_part(filled: JobRequest) -> Result<JobRequest> {
 }
 
 /// The search of the second solve of a pair, whose first has this candidate. Where both consent to be approximate, they are to make a
-/// symmetric map of b if their factors do: the second has the same sweeps, which the first was chosen among for sufficing for both, or
-/// is exact as the first is.
+/// symmetric map of b if their factors do: the second has the same sweeps, or the same power and steps of an approximate inverse, which
+/// the first was chosen among for sufficing for both, or is exact as the first is.
 pub(super) fn second_search(
     search: &Search,
     problem: &Problem,
@@ -114,20 +114,19 @@ pub(super) fn second_search(
 ) -> Search {
     let mut search = Search { then: None, ..search.clone() };
     let names = ops::family_names(problem.op(), kind);
-    if !problem.is_approximate() || !names.contains(&SWEEPS) {
+    if !problem.is_approximate() || !names.iter().any(|name| is_approximate(name)) {
         return search;
     }
     if first.is_approximate() {
-        search.families = vec![SWEEPS.to_owned()];
-        // Blocks matter only to sweeps among their rows.
-        let blocks = (first.int("inner") != Some(1)).then_some("rows");
-        for name in ["sweeps", "inner"].into_iter().chain(blocks) {
+        let family = &first.family;
+        search.families = vec![family.clone()];
+        for name in ops::sptrsv::approximate::map_parameters(first) {
             if let Some(value) = first.params.get(name) {
-                search.fixed.0.insert(format!("{SWEEPS}.{name}"), value.clone());
+                search.fixed.0.insert(format!("{family}.{name}"), value.clone());
             }
         }
     } else {
-        let exact = names.into_iter().filter(|&name| name != SWEEPS && search.admits(name));
+        let exact = names.into_iter().filter(|&name| !is_approximate(name) && search.admits(name));
         search.families = exact.map(str::to_owned).collect();
     }
     search
@@ -363,13 +362,13 @@ mod tests {
             second_search(search, &problem, first, kind)
         };
         let swept = |inner| {
-            let candidate = Candidate::new(SWEEPS).with("sweeps", 6).with("inner", inner);
+            let candidate = Candidate::new("sweeps").with("sweeps", 6).with("inner", inner);
             candidate.with("rows", 256).with("lanes", 4)
         };
         let (plain, slices) = (Search::default(), Candidate::new("slices"));
         let gpu = DeviceKind::Cuda;
         let alike = second(true, &swept(1), &plain, gpu);
-        assert_eq!(alike.families, [SWEEPS]);
+        assert_eq!(alike.families, ["sweeps"]);
         assert_eq!(alike.fixed.to_string(), "sweeps.inner=1, sweeps.sweeps=6");
         assert!(alike.fixed.admits(&swept(1)) && !alike.fixed.admits(&swept(2)));
         assert!(alike.fixed.admits(&swept(1).with("rows", 64)));
@@ -378,11 +377,16 @@ mod tests {
         let exact = second(true, &slices, &plain, gpu).families;
         assert_eq!(exact, ["slices", "overlapped", "chains", "streamed", "ag", "vendor"]);
         let asked =
-            Search { families: vec![SWEEPS.to_owned(), "ag".to_owned()], ..Search::default() };
+            Search { families: vec!["sweeps".to_owned(), "ag".to_owned()], ..Search::default() };
         assert_eq!(second(true, &slices, &asked, gpu).families, ["ag"]);
         let fixed = Fixed([("lanes".to_owned(), Param::Int(4))].into());
         let asked = Search { fixed, ..Search::default() };
         assert_eq!(second(true, &swept(1), &asked, gpu).fixed.0.len(), 3);
+        let inverse = Candidate::new("inverse").with("power", 3).with("steps", 2).with("lanes", 4);
+        let alike = second(true, &inverse, &plain, gpu);
+        assert_eq!(alike.families, ["inverse"]);
+        assert_eq!(alike.fixed.to_string(), "inverse.power=3, inverse.steps=2");
+        assert!(alike.fixed.admits(&inverse.clone().with("lanes", 8)));
         // Exact problems, and processors, have nothing to agree on.
         assert_eq!(second(false, &slices, &plain, gpu), plain);
         assert_eq!(second(true, &slices, &plain, DeviceKind::Cpu), plain);

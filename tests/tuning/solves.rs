@@ -223,7 +223,7 @@ async fn an_approximate_solve_is_judged_by_its_residual_and_found_by_consent() {
     let near = Problem::Sptrsv(Sptrsv { approximate: true, ..SOLVE });
     let (all, of_exact) = (acts(&bench, &near, &device), acts(&bench, &exact, &device));
     let sweeps = |acts: &BTreeMap<Candidate, Act>| -> Vec<Candidate> {
-        acts.keys().filter(|candidate| candidate.is_approximate()).cloned().collect()
+        acts.keys().filter(|candidate| candidate.family == "sweeps").cloned().collect()
     };
     assert!(sweeps(&of_exact).is_empty());
     assert!(sweeps(&all).len() > 1, "{}", all.len());
@@ -298,10 +298,10 @@ async fn a_processor_solves_exactly_where_an_approximate_solve_would_do() {
     worker.stop().await;
 }
 
-/// Each for itself, L of this matrix needs several sweeps and U, which is a diagonal, one: conjugate gradients would have no symmetric
-/// preconditioner.
+/// Each for itself, L of this matrix needs several sweeps and U, which is a diagonal, one, and so it is with the hops of an approximate
+/// inverse: conjugate gradients would have no symmetric preconditioner.
 #[tokio::test(flavor = "multi_thread")]
-async fn both_solves_of_an_approximate_pair_have_the_same_sweeps_or_are_exact() {
+async fn both_solves_of_an_approximate_pair_make_the_same_map_or_are_exact() {
     let mut bench = Bench::new().await;
     bench.matrix = dominant(&bench, 3).await;
     let device = gpu();
@@ -321,13 +321,15 @@ async fn both_solves_of_an_approximate_pair_have_the_same_sweeps_or_are_exact() 
     // Without inner sweeps, which a pair has none of.
     let one = |it: &Candidate| (it.int("sweeps"), it.int("inner")) == (Some(1), Some(1));
     assert!(all.keys().any(one) && !of_first.iter().any(one));
-    for (us, families) in [(10.0, vec!["sweeps".to_owned()]), (900.0, Vec::new())] {
+    for (us, family) in [(10.0, Some("sweeps")), (10.0, Some("inverse")), (900.0, None)] {
         let mut acts = all.clone();
         for (candidate, act) in &mut acts {
             if candidate.is_approximate() {
-                // More sweeps are slower, and inner ones are the fastest for each system by itself.
-                let sweeps = candidate.int("sweeps").unwrap() as f64;
-                *act = swept(us + sweeps - candidate.int("inner").unwrap() as f64 / 10.0);
+                // More sweeps and hops are slower, and inner ones are the fastest for each system by itself.
+                let int = |name| candidate.int(name).unwrap_or(0) as f64;
+                let steps = int("sweeps") + int("power") + int("steps") - int("inner") / 10.0;
+                let other = family.is_some_and(|family| candidate.family != family);
+                *act = swept(us + steps + if other { 300.0 } else { 0.0 });
             }
         }
         let worker = bench.work(&bench.service, &device, acts).await;
@@ -336,19 +338,27 @@ async fn both_solves_of_an_approximate_pair_have_the_same_sweeps_or_are_exact() 
         let second = bench.ended(first.follow_up.as_ref().unwrap()).await;
         let plans = [bench.plan(&first).await, bench.plan(&second).await];
         worker.stop().await;
-        let approximate = !families.is_empty();
+        let approximate = family.is_some();
         let asked = &second.request.search;
-        match approximate {
-            true => assert_eq!(asked.families, families),
-            false => assert!(!asked.families.is_empty() && !asked.admits("sweeps")),
+        match family {
+            Some(family) => assert_eq!(asked.families, [family]),
+            None => {
+                assert!(!asked.families.is_empty() && !asked.admits("sweeps"));
+                assert!(!asked.admits("inverse"));
+            }
         }
         let counts = plans.each_ref().map(|plan| {
             assert_eq!(plan.candidate.is_approximate(), approximate, "{}", plan.candidate);
-            (plan.candidate.int("sweeps"), plan.candidate.int("inner"))
+            let names = ["sweeps", "inner", "power", "steps"];
+            names.map(|name| plan.candidate.int(name))
         });
         if approximate {
             assert_eq!(counts[0], counts[1]);
-            assert!(counts[0].0 > Some(1) && counts[0].1 == Some(1), "{counts:?}");
+            let [sweeps, inner, power, steps] = counts[0];
+            match family {
+                Some("sweeps") => assert!(sweeps > Some(1) && inner == Some(1), "{counts:?}"),
+                _ => assert!(power.max(steps) > Some(1), "{counts:?}"),
+            }
         }
     }
 }

@@ -102,8 +102,8 @@ const char *sparsetune_plan_warning(const sparsetune_plan *plan, size_t index);
 int32_t sparsetune_plan_run(const sparsetune_plan *plan, const void *b, void *c, double alpha, double beta);
 
 /* Replaces the values of the matrix, in the order of its entries: by rows, in each by columns. The pattern stays. On failure the
- * old values stay. How near an approximate plan (family `sweeps`) comes was measured with the values before: with others its error
- * is not known. */
+ * old values stay. How near an approximate plan (families `sweeps` and `inverse`) comes was measured with the values before: with
+ * others its error is not known. */
 int32_t sparsetune_plan_update_values(sparsetune_plan *plan, const double *values, size_t count);
 
 /* Runs the bundle's own check: inputs drawn from a seed, sampled outputs compared with those that were computed in float64. The

@@ -72,8 +72,8 @@ public:
 
     // New values of the matrix, in the order of the entries of the one that was uploaded, in host memory. Calls queued on the
     // stream before use the old values, calls after it the new ones. Solves of cuSPARSE may be analysed again, and dense
-    // products made dense again, which waits. How near an approximate plan (family `sweeps`) comes was measured with the values
-    // before: with others its error is not known.
+    // products made dense again, which waits. How near an approximate plan (families `sweeps` and `inverse`) comes was
+    // measured with the values before: with others its error is not known.
     void update_values(const double* values, std::size_t count, CUstream stream = nullptr) {
         backend_->update_from_host(values, count, stream);
     }

@@ -1,6 +1,6 @@
-//! The kernels of SpTRSV: six for GPUs, three for the host.
+//! The kernels of SpTRSV: seven for GPUs, three for the host.
 
-use super::{ag, chains, host, overlapped, slices, streamed, sweeps};
+use super::{ag, chains, host, inverse, overlapped, slices, streamed, sweeps};
 use crate::domain::catalog::family::{
     Distinction, FamilyDescriptor, Flags, KernelId, Parameter, Provider, StoredForm, Values,
 };
@@ -8,8 +8,8 @@ use crate::domain::{Candidate, DeviceKind, Op};
 use crate::ops::family::{Family, Keys, parameters};
 
 /// All kernels of our own.
-pub static OWN: [&dyn Family; 9] =
-    [&Slices, &Overlapped, &Chained, &Streamed, &Ag, &Swept, &Serial, &Levels, &Merged];
+pub static OWN: [&dyn Family; 10] =
+    [&Slices, &Overlapped, &Chained, &Streamed, &Ag, &Swept, &Inverted, &Serial, &Levels, &Merged];
 
 /// The descriptor of a kernel of our own, without its texts and parameters.
 const fn own_family(
@@ -312,6 +312,45 @@ impl Family for Swept {
 
     fn complexity(&self, _: &Candidate) -> u32 {
         1
+    }
+}
+
+struct Inverted;
+
+impl Family for Inverted {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(inverse::scheme::FAMILY, Distinction::Alone)];
+        let phrases = [
+            (
+                "power",
+                "hops through entries of the triangle over which a row of the inverse reaches, as far as it has 64 entries",
+            ),
+            ("steps", "2 multiplies what the first product leaves of b, too, and adds"),
+            ("lanes", "lanes per row"),
+        ];
+        FamilyDescriptor {
+            title: "Approximate inverse",
+            summary: "A product with a sparse matrix that is nearly the inverse, without waiting: approximate, so only with `approximate`.",
+            source: Some(
+                "Incomplete sparse approximate inverses (Parallel Computing 2018), section 2",
+            ),
+            parameters: parameters(&inverse::space::domains(), &phrases),
+            ..own_family("sptrsv.inverse", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        let shape = &["power", "steps"];
+        Keys { prepared_by: shape, tiled_by: shape, headers: &["sptrsv/inverse.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        2
     }
 }
 

@@ -1,10 +1,12 @@
 //! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
 
 pub mod ag;
+pub mod approximate;
 pub mod chains;
 mod families;
 pub mod features;
 pub mod host;
+pub mod inverse;
 mod kept;
 mod operands;
 mod operation;
@@ -117,20 +119,8 @@ pub fn space(
         (None, None) => host::shares(&system).into(),
         (None, Some(_)) => host::whole(&system).into(),
     };
-    // Without consent nothing is said of it, unless somebody asks.
-    let named = narrowing.families.iter().any(|family| family == sweeps::scheme::FAMILY);
-    if device.kind == DeviceKind::Cuda && (problem.approximate || named) {
-        let other = match narrowing.then {
-            Some(Problem::Sptrsv(then)) if problem.approximate => {
-                let other = Triangular::of(matrix, &then);
-                Some(other.map_err(|error| Unsupported(error.to_string()))?)
-            }
-            _ => None,
-        };
-        shares.push(match &narrowing.full {
-            None => sweeps::share(&system, fixed, other.as_ref()),
-            Some(draw) => sweeps::whole(&system, fixed, other.as_ref(), draw),
-        });
+    if device.kind == DeviceKind::Cuda {
+        shares.extend(approximate_shares(matrix, &system, narrowing)?);
     }
     let (mut shares, mut steps) = requested(shares, &narrowing.families);
     let (mut despite, mut parts) = (HashMap::new(), HashMap::new());
@@ -202,6 +192,40 @@ pub fn space(
     })
 }
 
+/// What the approximate families add. Without consent nothing is said of one, unless somebody asks. Both solves of a pair that is not named
+/// otherwise are to have the same map, so the other system is taken into account.
+fn approximate_shares(
+    matrix: &Csr,
+    system: &System,
+    narrowing: &Narrowing,
+) -> Result<Vec<Share>, Unsupported> {
+    let consents = system.problem.approximate;
+    let named = |name: &str| narrowing.families.iter().any(|family| family == name);
+    let asks = |name: &str| consents || named(name);
+    let other = match narrowing.then {
+        Some(Problem::Sptrsv(then)) if consents => {
+            let other = Triangular::of(matrix, &then);
+            Some(other.map_err(|error| Unsupported(error.to_string()))?)
+        }
+        _ => None,
+    };
+    let (fixed, other) = (&narrowing.fixed, other.as_ref());
+    let mut shares = Vec::new();
+    if asks(sweeps::scheme::FAMILY) {
+        shares.push(match &narrowing.full {
+            None => sweeps::share(system, fixed, other),
+            Some(draw) => sweeps::whole(system, fixed, other, draw),
+        });
+    }
+    if asks(inverse::scheme::FAMILY) {
+        shares.push(match &narrowing.full {
+            None => inverse::share(system, fixed, other),
+            Some(draw) => inverse::whole(system, fixed, other, draw),
+        });
+    }
+    Ok(shares)
+}
+
 /// What the families for GPUs add, at once: each has passes over the system that one thread makes.
 fn shares_of(families: [&(dyn Fn() -> Share + Sync); 5]) -> Vec<Share> {
     kept::side_by_side(&families, |family| family())
@@ -217,6 +241,7 @@ fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
         (chains::scheme::FAMILY, fixed) => chains::admitted(fixed),
         (streamed::scheme::FAMILY, fixed) => streamed::admitted(fixed),
         (sweeps::scheme::FAMILY, fixed) => sweeps::admitted(fixed),
+        (inverse::scheme::FAMILY, fixed) => inverse::admitted(fixed),
         (family, fixed) => host::admitted(family, system, fixed),
     }
 }
@@ -228,7 +253,7 @@ fn is_lacking(share: &Share, system: &System) -> bool {
         | overlapped::scheme::FAMILY
         | chains::scheme::FAMILY
         | streamed::scheme::FAMILY => system.lacks_one_side(),
-        sweeps::scheme::FAMILY => sweeps::lacking(system),
+        sweeps::scheme::FAMILY | inverse::scheme::FAMILY => approximate::lacking(system),
         _ => None,
     };
     share.full == 0 || lacking.is_some()
@@ -304,6 +329,7 @@ pub struct SptrsvLowerer {
     chains: chains::ChainsLowerer,
     streamed: streamed::StreamedLowerer,
     ag: ag::AgLowerer,
+    inverse: inverse::InverseLowerer,
 }
 
 impl SptrsvLowerer {
@@ -313,7 +339,8 @@ impl SptrsvLowerer {
         let overlapped = overlapped::OverlappedLowerer::default();
         let chains = chains::ChainsLowerer::default();
         let streamed = streamed::StreamedLowerer::default();
-        Ok(Self { system, slices, overlapped, chains, streamed, ag })
+        let inverse = inverse::InverseLowerer::default();
+        Ok(Self { system, slices, overlapped, chains, streamed, ag, inverse })
     }
 }
 
@@ -334,6 +361,7 @@ impl Lowerer for SptrsvLowerer {
             self.overlapped.prepare(candidates, &self.system);
             self.chains.prepare(candidates, &self.system);
             self.streamed.prepare(candidates, &self.system);
+            self.inverse.prepare(candidates, &self.system);
         }
     }
 }
@@ -360,6 +388,9 @@ impl SptrsvLowerer {
                 self.streamed.lower(candidate, &self.system)
             }
             (sweeps::scheme::FAMILY, DeviceKind::Cuda) => sweeps::lower(candidate, &self.system),
+            (inverse::scheme::FAMILY, DeviceKind::Cuda) => {
+                self.inverse.lower(candidate, &self.system)
+            }
             (_, DeviceKind::Cuda) => Err(no_candidate(candidate)),
             (_, DeviceKind::Cpu) => host::lower(candidate, &self.system),
         }

@@ -91,7 +91,7 @@ pub(super) async fn read(
 /// were stopped rank below all measured ones.
 fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Group, Origin)> {
     let features = group.features;
-    // No feature tells sweeps from exact schemes, nor a problem that consents to them from one that does not.
+    // No feature tells sweeps and approximate inverses from exact schemes, nor a problem that consents to them from one that does not.
     if features.problem.is_approximate() {
         return None;
     }

@@ -1,14 +1,10 @@
 //! How many sweeps a system needs: they are carried out on the host, for a right-hand side at random.
 
 use super::scheme::{Blocking, SWEEPS, Scheme};
+use crate::ops::sptrsv::approximate::Tried;
 use crate::sparse::Triangular;
-use crate::sparse::operand;
-use crate::sparse::tolerance::APPROXIMATE;
 use rayon::prelude::*;
 
-/// Errors of other right-hand sides differ from that of the one that is tried: what is to pass with them has this part of the bound.
-const MARGIN: f64 = 0.75;
-const SEED: u64 = 0x5eed_5eed;
 /// Sweeps over which the factor of their errors is taken, and how much less the rest may bring than that factor promises.
 const STRIDE: usize = 4;
 const SLACK: f64 = 10.0;
@@ -30,16 +26,15 @@ pub fn least_sweeps(
     visits: &mut u64,
 ) -> Result<Option<u32>, Spent> {
     let sweeper = Sweeper::of(system, blocking);
-    let b = operand::random_double(system.rows(), SEED);
+    let tried = Tried::of(system);
     let mut x = vec![0.0; system.rows()];
     let most = SWEEPS[SWEEPS.len() - 1];
-    let bound = MARGIN * APPROXIMATE * b.iter().fold(0.0, |most: f64, b| most.max(b.abs()));
     let mut errors: Vec<f64> = Vec::new();
     for sweep in 1..=most {
         *visits = visits.checked_sub(sweeper.visits()).ok_or(Spent).inspect_err(|_| *visits = 0)?;
-        x = sweeper.swept(&b, &x);
-        let error = error(system, &b, &x);
-        if error <= bound {
+        x = sweeper.swept(&tried.b, &x);
+        let error = tried.error(system, &x);
+        if error <= tried.bound {
             return Ok(Some(sweep));
         }
         // At first the worst equation hardly improves, since nothing of it is right yet. Then it does so by a steady factor.
@@ -48,7 +43,7 @@ pub fn least_sweeps(
         {
             let strides = f64::from(most - sweep) / STRIDE as f64;
             let projected = error * (error / before).powf(strides);
-            if projected.is_nan() || projected > SLACK * bound {
+            if projected.is_nan() || projected > SLACK * tried.bound {
                 return Ok(None);
             }
         }
@@ -133,17 +128,6 @@ impl<'a> Sweeper<'a> {
         });
         after
     }
-}
-
-/// The largest |T x - b|.
-fn error(system: &Triangular, b: &[f64], x: &[f64]) -> f64 {
-    let of = |s: usize| {
-        let (columns, values) = system.row(s);
-        let terms = columns.iter().zip(values).map(|(&col, value)| value * x[col as usize]);
-        let error = (system.diagonal[s] * x[s] - b[s] + terms.sum::<f64>()).abs();
-        if error.is_nan() { f64::INFINITY } else { error }
-    };
-    (0..b.len()).into_par_iter().map(of).reduce(|| 0.0, f64::max)
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! cost nothing.
 
 use super::scheme::Scheme;
-use super::space::lacking;
 use super::text::{Bound, Place, kernel, source};
 use crate::domain::Candidate;
 use crate::domain::recipe::{CudaProgram, Program, Recipe, Scratch, Step};
 use crate::ops::Refusal;
+use crate::ops::sptrsv::approximate::lacking;
 use crate::ops::sptrsv::{System, no_candidate};
 
 pub fn lower(candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {

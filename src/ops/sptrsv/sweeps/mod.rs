@@ -14,4 +14,4 @@ pub mod space;
 pub mod text;
 
 pub use lower::lower;
-pub use space::{admitted, lacking, share, whole};
+pub use space::{admitted, share, whole};

@@ -3,19 +3,14 @@
 use super::estimate::{Spent, VISITS, least_sweeps};
 use super::scheme::{Blocking, FAMILY, INNER, LANES, ROWS, SWEEPS, Scheme};
 use crate::domain::{Candidate, Fixed, Param, Removal, funnel};
+use crate::ops::sptrsv::approximate::{asked, lacking, lanes, launch_us, waves};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::Draw;
 use crate::search::domain::Domain;
 use crate::sparse::Triangular;
 
-/// A launch of several, microseconds.
-const LAUNCH_US: f64 = 1.6;
 /// A further sweep among the rows of a block: two barriers' worth of waiting, and loads from L1.
 const INNER_US: f64 = 0.6;
-/// What L2 gives per byte that memory does.
-const L2_OVER_MEMORY: f64 = 2.0;
-/// Bytes that a load of one unknown moves.
-const SECTOR: f64 = 32.0;
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
@@ -28,14 +23,6 @@ pub fn domains() -> Vec<Domain> {
 /// Schemes of the whole product with the fixed parameter values.
 pub fn admitted(fixed: &Fixed) -> u64 {
     Scheme::every().iter().filter(|scheme| fixed.admits(&scheme.candidate())).count() as u64
-}
-
-/// Why the family has no schemes for the system, if it has none.
-pub fn lacking(system: &System) -> Option<&'static str> {
-    match system.problem.approximate {
-        true => system.lacks_one_side(),
-        false => Some("only for problems with `approximate`, since sweeps do not solve exactly"),
-    }
 }
 
 fn nothing(rules: Vec<String>, full: u64) -> Share {
@@ -83,19 +70,16 @@ pub fn whole(system: &System, fixed: &Fixed, other: Option<&Triangular>, draw: &
     share
 }
 
-/// The value that a request fixes for one of the family's parameters.
-fn asked<'a>(fixed: &'a Fixed, parameter: &str) -> Option<&'a Param> {
-    fixed.0.get(&format!("{FAMILY}.{parameter}")).or_else(|| fixed.0.get(parameter))
-}
-
 /// The reduced list. A request that fixes the number of sweeps gets it if it suffices.
 fn listed(system: &System, fixed: &Fixed, needs: &Needs) -> Vec<Scheme> {
-    let counts = if asked(fixed, "sweeps").is_some() { SWEEPS.len() } else { 2 };
+    let counts = if asked(fixed, FAMILY, "sweeps").is_some() { SWEEPS.len() } else { 2 };
+    let (entries, rows) = (system.triangular.nnz() as f64, system.triangular.rows());
+    let lanes = lanes(&LANES, entries, rows);
     let mut all = Vec::new();
     for &(blocking, least) in &needs.least {
         let enough = SWEEPS.into_iter().filter(|&sweeps| sweeps >= least).take(counts);
         for sweeps in enough {
-            for lanes in lanes(system) {
+            for &lanes in &lanes {
                 let scheme = Scheme { sweeps, blocking, lanes };
                 // Blocks that are too large are no schemes.
                 all.extend(Scheme::of(&scheme.candidate()));
@@ -125,7 +109,7 @@ impl Needs {
         visits: u64,
     ) -> Self {
         let most_inner =
-            if other.is_some() && asked(fixed, "inner").is_none() { 1 } else { u32::MAX };
+            if other.is_some() && asked(fixed, FAMILY, "inner").is_none() { 1 } else { u32::MAX };
         let mut needs = Self::of(system, most_inner, visits);
         if let Some(other) = other {
             needs.paired = true;
@@ -201,7 +185,7 @@ impl Needs {
             let scheme = |lanes| Scheme { sweeps, blocking: *blocking, lanes };
             LANES.iter().any(|&lanes| fixed.admits(&scheme(lanes).candidate()))
         };
-        if let Some(Param::Int(few)) = asked(fixed, "sweeps")
+        if let Some(Param::Int(few)) = asked(fixed, FAMILY, "sweeps")
             && let Ok(few) = u32::try_from(*few)
             && !listed.iter().any(|scheme| fixed.admits(&scheme.candidate()))
             && let Some(least) =
@@ -217,35 +201,11 @@ impl Needs {
     }
 }
 
-/// As many lanes as half of a row's entries, and half as many and twice as many.
-fn lanes(system: &System) -> impl Iterator<Item = u32> {
-    let mean = system.triangular.nnz() as f64 / system.triangular.rows().max(1) as f64;
-    let near = (mean / 2.0).max(1.0);
-    LANES.into_iter().filter(move |&lanes| {
-        let lanes = f64::from(lanes);
-        (near / 2.9..=near * 2.9).contains(&lanes) || (lanes == 32.0 && near > 32.0)
-    })
-}
-
 /// Predicted microseconds of one call: launches, and what each moves.
 fn us(scheme: &Scheme, system: &System) -> f64 {
-    let (rows, nnz) = (system.triangular.rows() as f64, system.triangular.nnz() as f64);
-    let value = system.problem.dtype.bytes() as f64;
-    let device = &system.device;
-    let gbps = if device.copy_gbps > 0.0 { device.copy_gbps } else { 1000.0 };
-    let streamed = nnz * (4.0 + value) + rows * (4.0 + 4.0 * value);
-    // From the second launch on, what fits is in L2.
-    let inside = streamed <= device.l2_bytes as f64;
-    let from_memory = streamed / (gbps * 1e3) / if inside { L2_OVER_MEMORY } else { 1.0 };
-    let through_l2 = (streamed + nnz * SECTOR) / (gbps * 1e3 * L2_OVER_MEMORY);
-    let threads = rows * f64::from(scheme.lanes);
-    let resident =
-        f64::from(device.multiprocessors.max(1) * device.max_threads_per_multiprocessor.max(1024));
-    let waves = (threads / resident).max(1.0);
-    // A lane's entries come one after the other.
-    let chain = 0.25 * (nnz / rows.max(1.0) / f64::from(scheme.lanes)).max(1.0).ln_1p();
-    let inner = f64::from(scheme.blocking.inner - 1) * INNER_US * waves;
-    f64::from(scheme.sweeps) * (LAUNCH_US + from_memory.max(through_l2) + chain * waves + inner)
+    let launch = launch_us(system, system.triangular.nnz() as f64, 4.0, scheme.lanes);
+    let inner = f64::from(scheme.blocking.inner - 1) * INNER_US * waves(system, scheme.lanes);
+    f64::from(scheme.sweeps) * (launch + inner)
 }
 
 #[cfg(test)]
