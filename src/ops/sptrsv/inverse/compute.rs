@@ -5,10 +5,11 @@ use super::scheme::Map;
 use crate::domain::Dtype;
 use crate::sparse::Triangular;
 use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Entries of the triangle that may be visited to compute M, or to find out which powers of it suffice: seconds of one core.
-pub const VISITS: u64 = 1_000_000_000;
+pub const VISITS: u64 = 200_000_000;
 
 /// M and what it leaves of the identity may have so many times the triangle's entries and [`ALWAYS`] more. Beyond that a call moves more
 /// bytes than sweeps would, and where launches decide rather than bytes a system is small.
@@ -22,7 +23,7 @@ struct Limits {
     entries: usize,
 }
 
-/// Lines that are computed between two looks at what was visited.
+/// Lines that are in memory beside the matrices that they are added to.
 const RUN: usize = 4096;
 
 /// Why there is no M.
@@ -63,7 +64,6 @@ struct Line {
     reached: Vec<u32>,
     values: Vec<f64>,
     rest: Vec<(u32, f64)>,
-    visits: u64,
 }
 
 impl Inverse {
@@ -73,7 +73,8 @@ impl Inverse {
         Self::counted(system, dtype, map, &mut visits)
     }
 
-    /// The same, where what is visited is taken from `visits`, and nothing of them is left if they are too few.
+    /// The same, where what is visited is taken from `visits`, and nothing of them is left if they are too few. An inverse that would have
+    /// too many entries takes none.
     pub fn counted(
         system: &Triangular,
         dtype: Dtype,
@@ -82,7 +83,11 @@ impl Inverse {
     ) -> Result<Self, Denied> {
         let entries = GROWTH * (system.nnz() + system.rows()) + ALWAYS;
         let made = Self::within(system, dtype, map, Limits { visits: *visits, entries });
-        *visits = visits.saturating_sub(made.as_ref().map_or(*visits, |(_, visited)| *visited));
+        *visits = match &made {
+            Ok((_, visited)) => visits.saturating_sub(*visited),
+            Err(Denied::Visits) => 0,
+            Err(_) => *visits,
+        };
         made.map(|(made, _)| made)
     }
 
@@ -100,18 +105,20 @@ impl Inverse {
         let (mut all, mut rest) = (Growing::default(), Growing::default());
         for first in (0..count).step_by(RUN) {
             let run = first..count.min(first + RUN);
-            let patterns = run.into_par_iter().map(|s| line(&lines, s, map.power, twice));
-            for line in patterns.collect::<Vec<_>>() {
-                visits += line.visits;
-                all.push(line.reached, line.values);
-                let (columns, values) = line.rest.into_iter().unzip();
-                rest.push(columns, values);
-            }
+            let patterns = run.clone().into_par_iter().map(|s| lines.pattern(s, map.power));
+            let patterns: Vec<(Vec<u32>, u64)> = patterns.collect();
+            visits += patterns.iter().map(|(_, visits)| visits).sum::<u64>();
             if visits > most.visits {
                 return Err(Denied::Visits);
             }
-            if all.0.indices.len() + rest.0.indices.len() > most.entries {
-                return Err(Denied::Entries);
+            let left = most.entries.saturating_sub(all.0.indices.len() + rest.0.indices.len());
+            let room = Room { entries: left, taken: AtomicUsize::new(0) };
+            let solved = run.into_par_iter().zip(patterns);
+            let solved = solved.map(|(s, (reached, _))| line(&lines, s, reached, twice, &room));
+            for line in solved.collect::<Option<Vec<Line>>>().ok_or(Denied::Entries)? {
+                all.push(line.reached, line.values);
+                let (columns, values) = line.rest.into_iter().unzip();
+                rest.push(columns, values);
             }
         }
         let rows = |grown: Growing| grown.rows(lines.by_columns, dtype);
@@ -145,11 +152,24 @@ impl Inverse {
     }
 }
 
+/// Entries that a run of lines may have. Lines end as soon as they have more together, so that memory is bounded, too, where many of them
+/// lead to one long line.
+struct Room {
+    entries: usize,
+    taken: AtomicUsize,
+}
+
+impl Room {
+    fn takes(&self, entries: usize) -> Option<()> {
+        let before = self.taken.fetch_add(entries, Ordering::Relaxed);
+        (before.saturating_add(entries) <= self.entries).then_some(())
+    }
+}
+
 /// Line `s` of M: over its pattern J, m T(J,J) = e for a row, T(J,J) m = e for a column. T(J,J) is triangular and `s` one of its ends, so
-/// that substitution from there needs each line of J once.
-fn line(lines: &Lines<'_>, s: usize, power: u32, twice: bool) -> Line {
-    let mut visits = 0;
-    let reached = lines.reached(s, power, &mut visits);
+/// that substitution from there needs each line of J once. `None` if there is no room.
+fn line(lines: &Lines<'_>, s: usize, reached: Vec<u32>, twice: bool, room: &Room) -> Option<Line> {
+    room.takes(reached.len())?;
     let mut values = vec![0.0; reached.len()];
     let mut rest: Vec<(u32, f64)> = Vec::new();
     let count = reached.len();
@@ -160,7 +180,9 @@ fn line(lines: &Lines<'_>, s: usize, power: u32, twice: bool) -> Line {
         let value = right / lines.diagonal[number];
         values[at] = value;
         let (others, entries) = lines.line(number);
-        visits += others.len() as u64 + 1;
+        if twice && rest.len() + others.len() > room.entries {
+            return None;
+        }
         for (other, entry) in others.iter().zip(entries) {
             match reached.binary_search(other) {
                 Ok(at) => values[at] -= value * entry,
@@ -178,7 +200,8 @@ fn line(lines: &Lines<'_>, s: usize, power: u32, twice: bool) -> Line {
         }
         same
     });
-    Line { reached, values, rest, visits }
+    room.takes(rest.len())?;
+    Some(Line { reached, values, rest })
 }
 
 /// Lines one after another.

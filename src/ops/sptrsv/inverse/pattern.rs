@@ -50,11 +50,20 @@ impl<'a> Lines<'a> {
         (&self.indices[range.clone()], &self.values[range])
     }
 
+    /// What line `s` reaches, and how many entries are visited to find that and to solve for it.
+    pub fn pattern(&self, s: usize, power: u32) -> (Vec<u32>, u64) {
+        let mut visits = 0;
+        let reached = self.reached(s, power, &mut visits);
+        let entries = |&at: &u32| self.line(at as usize).0.len() as u64 + 1;
+        visits += reached.iter().map(entries).sum::<u64>();
+        (reached, visits)
+    }
+
     /// The unknowns that line `s` reaches over at most `power` hops, itself included, in increasing order. Adds what it visits to `visits`.
     ///
     /// Cut to whole hops, so that it has at most [`MOST_ENTRIES`]: what is there must not depend on the order in which neighbours are
     /// looked at, or the two patterns of a pair would differ.
-    pub fn reached(&self, s: usize, power: u32, visits: &mut u64) -> Vec<u32> {
+    fn reached(&self, s: usize, power: u32, visits: &mut u64) -> Vec<u32> {
         let mut all = vec![s as u32];
         let mut begin = 0;
         'hops: for _ in 0..power {

@@ -91,8 +91,8 @@ impl Enough {
 #[derive(Debug, Default, PartialEq)]
 struct Found {
     enough: Vec<Enough>,
-    /// The first power for which there is no M, and why.
-    denied: Option<(u32, Denied)>,
+    /// The first powers for which there is nothing to be multiplied by, and why: for two steps, and for any.
+    denied: Vec<(Map, Denied)>,
 }
 
 impl Found {
@@ -104,24 +104,33 @@ impl Found {
             None => true,
         };
         let steps: Vec<u32> = STEPS.into_iter().filter(|it| admits("steps", *it)).collect();
-        let Some(&most_steps) = steps.last() else { return Self::default() };
+        let Some(&(mut most)) = steps.last() else { return Self::default() };
         let tried: Vec<Tried> = systems.iter().map(|system| Tried::of(system)).collect();
         let mut found = Self::default();
         let (mut before, mut visits) = (None, VISITS);
         for power in POWERS.into_iter().filter(|it| admits("power", *it)) {
-            let wanting = |&&steps: &&u32| found.with(steps).count() < LISTED;
-            if steps.iter().filter(wanting).count() == 0 {
+            let wanting = |steps: u32| steps <= most && found.with(steps).count() < LISTED;
+            if !steps.iter().any(|&steps| wanting(steps)) {
                 break;
             }
-            let map = Map { power, steps: most_steps };
-            let made = |system: &&Triangular| Inverse::counted(system, dtype, map, &mut visits);
-            let all = match systems.iter().map(made).collect::<Result<Vec<Inverse>, Denied>>() {
-                Ok(all) => all,
-                Err(denied) => {
-                    found.denied = Some((power, denied));
-                    break;
-                }
+            let mut made = |map: Map| -> Result<Vec<Inverse>, (Map, Denied)> {
+                let each = systems.iter();
+                let each = each.map(|system| Inverse::counted(system, dtype, map, &mut visits));
+                each.collect::<Result<_, _>>().map_err(|denied| (map, denied))
             };
+            let all = made(Map { power, steps: most }).or_else(|(map, denied)| {
+                found.denied.push((map, denied));
+                // What M leaves of the identity may have many more entries than M.
+                let once = denied == Denied::Entries && most > steps[0];
+                if once {
+                    most = steps[0];
+                    made(Map { power, steps: most })
+                        .inspect_err(|denied| found.denied.push(*denied))
+                } else {
+                    Err((map, denied))
+                }
+            });
+            let Ok(all) = all else { break };
             let sizes: Vec<usize> = all.iter().map(|it| it.map.indices.len()).collect();
             if before.as_ref() == Some(&sizes) {
                 break;
@@ -184,8 +193,10 @@ impl Found {
         if paired {
             rules.push(format!("{FAMILY}: what both solves of a pair can have in common"));
         }
-        if let Some((power, denied)) = self.denied {
-            rules.push(format!("{FAMILY}: no power of {power} or more, since {denied}"));
+        for (Map { power, steps }, denied) in &self.denied {
+            rules.push(format!(
+                "{FAMILY}: no power of {power} or more with steps={steps}, since {denied}"
+            ));
         }
         rules
     }
@@ -272,10 +283,32 @@ mod tests {
         assert!(share.scored.is_empty() && share.full > 0);
         let why = share.rules.join("; ");
         assert!(why.contains("no approximate inverse that was tried satisfied"), "{why}");
-        let band = generated("cholesky_banded:n=90000,half=9");
-        let denied =
-            Found::of(&[&Triangular::of(&band, &NEAR).unwrap()], Dtype::F64, &fixing("power", 8));
-        assert!(denied.denied.is_some() || !denied.enough.is_empty());
+    }
+
+    /// Each of many rows needs one that needs many others, by little: two steps would be a product with nearly all of that row for each.
+    #[test]
+    fn where_two_steps_take_too_much_one_is_tried() {
+        let (before, after) = (3000u32, 3000u32);
+        let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        for row in 0..before + 1 + after {
+            let others = if row < before {
+                0..0
+            } else if row == before {
+                0..before
+            } else {
+                before..before + 1
+            };
+            values.extend(others.clone().map(|_| if row == before { 1e-5 } else { 0.2 }));
+            values.push(1.0);
+            indices.extend(others.chain([row]));
+            indptr.push(indices.len());
+        }
+        let rows = indptr.len() - 1;
+        let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
+        let share = share(&system(&matrix, &NEAR), &Fixed::default(), None);
+        assert_eq!(maps(&share), [(1, 1)]);
+        let why = share.rules.join("; ");
+        assert!(why.contains("no power of 1 or more with steps=2, since it would have"), "{why}");
     }
 
     #[test]
