@@ -6,8 +6,8 @@
 Each system gets an incomplete LU factorisation with its own pattern, ILU(0), which is incomplete Cholesky where the system is symmetric.
 Both solves with the factors are tuned twice by the Python package, exactly and with `approximate`, and a solver runs with each:
 conjugate gradients for symmetric systems, in their flexible form and (`plain_iterations`) in the usual one, and GMRES (30) for others.
-For conjugate gradients both solves have to be alike: the same sweeps of whole systems, or exact. Where they are not, or have no plan, the
-columns of the run are empty. MATRIX is a Matrix Market file; without one there are Poisson's equation on a square and on a cube, the mesh of
+For conjugate gradients both solves have to be alike: the same sweeps of whole systems, approximate inverses of the same power and steps, or
+exact. Where they are not, or have no plan, the columns of the run are empty. MATRIX is a Matrix Market file; without one there are Poisson's equation on a square and on a cube, the mesh of
 data/, and a current that makes both grids unsymmetric.
 
 Times of a solver are of its second run, `call_us` is the plans' time of a call of both solves, and `left_of_b` is measured for a
@@ -188,11 +188,10 @@ def tuned_alone(tune):
 def alike(first, second):
     """Whether two solves make a symmetric map of b, if their factors do. Blocks of the two triangles begin at different ends, so that
     those of one are not the other's: sweeps are to be of whole systems."""
-    swept = [candidate["family"] == "sweeps" for candidate in (first, second)]
-    if not any(swept):
-        return True
-    counts = [(candidate["params"].get("sweeps"), candidate["params"].get("inner")) for candidate in (first, second)]
-    return all(swept) and counts[0] == counts[1] and counts[0][1] == 1
+    names = {"sweeps": ["sweeps", "inner"], "inverse": ["power", "steps"]}
+    made = [[it["family"], *(it["params"].get(name) for name in names[it["family"]])] if it["family"] in names else None
+            for it in (first, second)]
+    return made[0] == made[1] and (made[0] is None or made[0][0] != "sweeps" or made[0][2] == 1)
 
 
 def candidate_text(candidate):

@@ -431,8 +431,8 @@ def ilu(
     leave them: the diagonal of L is all ones. With `unit_diagonal=False` it is that of U, too. With
     `transpose` x is `L^-T U^-T b`. One request tunes both, each in half of the budget, and one call
     runs both. `update_values` takes new factors of the same pattern. With `approximate` both are
-    solved by the same sweeps, or both exactly, so that x is a symmetric map of b where `L U` is
-    symmetric. Otherwise as `sparsetune.sptrsv`.
+    solved by the same sweeps, by approximate inverses of the same power and steps, or both exactly,
+    so that x is a symmetric map of b where `L U` is symmetric. Otherwise as `sparsetune.sptrsv`.
     """
     source = source_of(F)
     problem = sptrsv_problem(

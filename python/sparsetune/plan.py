@@ -19,6 +19,9 @@ __all__ = ["CheckReport", "Plan", "Promise", "load"]
 
 logger = logging.getLogger("sparsetune")
 
+#: Families whose x is approximate by design.
+_APPROXIMATE = ("sweeps", "inverse")
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -28,7 +31,8 @@ class Promise:
     median_us: Optional[float]
     ci95_us: Optional[Tuple[float, float]]
     #: Largest error of the result, relative to the sum of the absolute values of its terms; of an
-    #: approximate solve (family `sweeps`) the largest residual, beside the largest element of b.
+    #: approximate solve (families `sweeps` and `inverse`) the largest residual, beside the largest
+    #: element of b.
     rel_error: Optional[float]
     #: The best routine of the vendor, measured in the same session.
     vendor: Optional[Dict[str, Any]]
@@ -147,8 +151,8 @@ class Plan:
         the same pattern. An array on the plan's GPU, in the problem's type, stays there if the
         plan's arrays hold the values as they are; the update is then queued on the current stream.
 
-        How near an approximate plan comes (family `sweeps`) is not known with other values than
-        those that it was measured with: its first update warns of that.
+        How near an approximate plan comes (families `sweeps` and `inverse`) is not known with other
+        values than those that it was measured with: its first update warns of that.
         """
         if not self.update_in_place(values):
             self._native.update_values(self._canonical(values))
@@ -169,12 +173,12 @@ class Plan:
 
     @cached_property
     def approximate(self) -> bool:
-        """Whether x is approximate by design: by the family `sweeps`, in one solve of a pair or
-        both."""
+        """Whether x is approximate by design: by the family `sweeps` or `inverse`, in one solve of a
+        pair or both."""
         if self._native.manifest is None:
             return False
         parts = self.manifest.get("parts") or [self.manifest]
-        return any(part["candidate"]["family"] == "sweeps" for part in parts)
+        return any(part["candidate"]["family"] in _APPROXIMATE for part in parts)
 
     def _warn_of_unknown_error(self) -> None:
         if self.approximate and not self._warned:

@@ -119,10 +119,11 @@ def test_new_values_of_an_approximate_plan_are_warned_of_once() -> None:
         warnings.simplefilter("error")
         f.update_values(F * 2)
         assert not plan.approximate
-    # Processors have no sweeps: as if the second solve had some.
-    del plan.__dict__["approximate"]
-    plan.manifest["parts"][1]["candidate"]["family"] = "sweeps"
-    assert plan.approximate
+    # Processors have neither sweeps nor inverses: as if the second solve had some.
+    for family in ("inverse", "sweeps"):
+        del plan.__dict__["approximate"]
+        plan.manifest["parts"][1]["candidate"]["family"] = family
+        assert plan.approximate
     with pytest.warns(RuntimeWarning, match="its error is not known"):
         f.update_values(F * 3)
     with warnings.catch_warnings():
