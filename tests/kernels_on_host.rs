@@ -7,14 +7,17 @@
 
 #[path = "fixture/gpu.rs"]
 mod gpu;
+#[path = "fixture/host_case.rs"]
+mod host_case;
 #[path = "fixture/host_text.rs"]
 mod host_text;
 
 use gpu::gpu;
-use host_text::{for_the_host, headers};
+use host_case::Case;
+use host_text::headers;
 use rayon::prelude::*;
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe};
+use sparsetune::domain::recipe::{Arg, Program, Recipe};
 use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Problem, Spmm, Sptrsv};
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::walk::{is_near, with_equal, with_near};
@@ -25,161 +28,11 @@ use sparsetune::ops::{Kernels, Lowerer, Narrowing, of};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, operand, oracle};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 /// Kernels that no host can run: tensor cores, and clusters.
 const NOT_HERE: [&str; 4] = ["spmm.tca", "spmm.condensed_tc", "spmm.expanded_tc", "vendor"];
-
-/// One kernel on one matrix, with the result that it should have.
-struct Case {
-    label: String,
-    recipe: Recipe,
-    dtype: Dtype,
-    matrix: Arc<Csr>,
-    b: Vec<f64>,
-    expected: Vec<f64>,
-    /// Sizes of the terms of each element.
-    scale: Vec<f64>,
-    /// Of results that are added to C: alpha, beta and what C was.
-    adds: Option<[f64; 3]>,
-    /// Blocks that wait for each other are run as one.
-    one_block: bool,
-}
-
-fn bytes(values: &[f64], dtype: Dtype) -> Vec<u8> {
-    match dtype {
-        Dtype::F64 => values.iter().flat_map(|value| value.to_ne_bytes()).collect(),
-        _ => values.iter().flat_map(|&value| (value as f32).to_ne_bytes()).collect(),
-    }
-}
-
-impl Case {
-    fn program(&self) -> &CudaProgram {
-        match &self.recipe.program {
-            Program::Cuda(program) => program,
-            other => panic!("{}: {other:?}", self.label),
-        }
-    }
-
-    /// The text with a program that calls it three times, so that scratch memory is used again.
-    fn text(&self, folder: &Path) -> String {
-        let file = |name: &str| format!("\"{}/{name}\"", folder.display());
-        let mut text =
-            "#include \"host_kernel.hpp\"\n".to_owned() + &for_the_host(&self.program().source);
-        text += "int main() {\n    using host_kernel::Array;\n    Array status(16, 0);\n";
-        for name in ["row_ptr", "cols", "vals", "b"] {
-            writeln!(text, "    Array {name}({});", file(name)).unwrap();
-        }
-        for at in 0..self.recipe.arrays.len() {
-            writeln!(text, "    Array array{at}({});", file(&format!("array{at}"))).unwrap();
-        }
-        for (at, scratch) in self.recipe.scratch.iter().enumerate() {
-            writeln!(
-                text,
-                "    Array scratch{at}({}, {});",
-                scratch.bytes + 64,
-                scratch.fill & 255
-            )
-            .unwrap();
-        }
-        text += "    for (unsigned call = 0; call < 3; ++call) {\n";
-        writeln!(text, "        Array c({});", file("c")).unwrap();
-        for step in &self.program().steps {
-            let [x, y, _] = if self.one_block { [1, 1, 1] } else { step.grid };
-            let args: Vec<String> = step.args.iter().map(|arg| self.argument(arg)).collect();
-            let (threads, shared, entry) = (step.block[0], step.shared_bytes, &step.entry);
-            let args = args.join(", ");
-            writeln!(text, "        host_kernel::launch({{{x}, {y}, 1}}, {{{threads}, 1, 1}}, {shared}, [&] {{ {entry}({args}); }});").unwrap();
-        }
-        writeln!(text, "        c.write({} + std::to_string(call));\n    }}\n}}", file("result"))
-            .unwrap();
-        text
-    }
-
-    fn argument(&self, arg: &Arg) -> String {
-        let [alpha, beta, _] = self.adds.unwrap_or_default();
-        match arg {
-            Arg::RowPtr => "row_ptr".to_owned(),
-            Arg::ColIdx => "cols".to_owned(),
-            Arg::Values => "vals".to_owned(),
-            Arg::B => "b".to_owned(),
-            Arg::C => "c".to_owned(),
-            Arg::Array(at) => format!("array{at}"),
-            Arg::Scratch(at) => format!("scratch{at}"),
-            Arg::Turn { even, odd } => format!("(call % 2 == 0 ? scratch{even} : scratch{odd})"),
-            Arg::Epoch => "call + 1".to_owned(),
-            Arg::DeadlineNs => "1000000000ull".to_owned(),
-            Arg::Status => "status".to_owned(),
-            Arg::U32(value) => format!("{value}u"),
-            Arg::U64(value) => format!("{value}ull"),
-            Arg::F32(value) => format!("{value:?}f"),
-            Arg::Alpha => alpha.to_string(),
-            Arg::Beta => beta.to_string(),
-            Arg::Diagonal => panic!("{}: no kernel of a recipe has it", self.label),
-        }
-    }
-
-    /// What is wrong, if anything is.
-    fn run(&self, folder: &Path, headers: &Path) -> Option<String> {
-        std::fs::create_dir_all(folder).unwrap();
-        let write = |name: &str, bytes: &[u8]| std::fs::write(folder.join(name), bytes).unwrap();
-        let words = |words: &mut dyn Iterator<Item = u32>| -> Vec<u8> {
-            words.flat_map(u32::to_ne_bytes).collect()
-        };
-        write("row_ptr", &words(&mut self.matrix.indptr().iter().map(|&at| at as u32)));
-        write("cols", &words(&mut self.matrix.indices().iter().copied()));
-        write("vals", &bytes(self.matrix.values(), self.dtype));
-        write("b", &bytes(&self.b, self.dtype));
-        let before = self.adds.map_or(f64::NAN, |[.., before]| before);
-        write("c", &bytes(&vec![before; self.expected.len()], self.dtype));
-        for (at, array) in self.recipe.arrays.iter().enumerate() {
-            write(&format!("array{at}"), array.data.bytes());
-        }
-        write("main.cpp", self.text(folder).as_bytes());
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
-        let mut compiler = Command::new("c++");
-        compiler.current_dir(folder).args(["-std=c++20", "-O1", "-w", "-o", "main", "main.cpp"]);
-        compiler.arg("-I").arg(headers).arg("-I").arg(fixture);
-        for mut command in [compiler, Command::new(folder.join("main"))] {
-            let ran = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-            if !ran.status.success() {
-                let said = String::from_utf8_lossy(&ran.stderr);
-                return Some(format!("{}: {said:.2000}", self.label));
-            }
-        }
-        (0..3).find_map(|call| {
-            self.check(&std::fs::read(folder.join(format!("result{call}"))).unwrap(), call)
-        })
-    }
-
-    fn check(&self, result: &[u8], call: usize) -> Option<String> {
-        let found: Vec<f64> = match self.dtype {
-            Dtype::F64 => result
-                .chunks_exact(8)
-                .map(|it| f64::from_ne_bytes(it.try_into().unwrap()))
-                .collect(),
-            _ => result
-                .chunks_exact(4)
-                .map(|it| f32::from_ne_bytes(it.try_into().unwrap()).into())
-                .collect(),
-        };
-        assert_eq!(found.len(), self.expected.len());
-        let most = if self.dtype == Dtype::F64 { 1e-11 } else { 1e-4 };
-        found.iter().enumerate().find_map(|(at, found)| {
-            let expected = match self.adds {
-                Some([alpha, beta, before]) => alpha * self.expected[at] + beta * before,
-                None => self.expected[at],
-            };
-            let near = (found - expected).abs() <= most * (1.0 + self.scale[at]);
-            (!near).then(|| {
-                format!("{}: call {call}, element {at} is {found}, not {expected}", self.label)
-            })
-        })
-    }
-}
 
 /// Rows of lengths 0, 1, 2, ... and one that is full, over a shape that divides by nothing.
 fn ragged() -> Csr {

@@ -134,6 +134,18 @@ impl Candidate {
         is_approximate(&self.family)
     }
 
+    /// The parameters that both solves of a pair have in common if their approximate candidates are to make a symmetric map of b; none of
+    /// an exact one.
+    pub fn map_parameters(&self) -> &'static [&'static str] {
+        match self.family.as_str() {
+            // Blocks matter only to sweeps among their rows.
+            SWEEPS if self.int("inner") == Some(1) => &["sweeps", "inner"],
+            SWEEPS => &["sweeps", "inner", "rows"],
+            INVERSE => &["power", "steps"],
+            _ => &[],
+        }
+    }
+
     /// Whether it is the vendor's dense product of a densified matrix.
     pub fn is_densified(&self) -> bool {
         self.routine().is_some_and(|routine| routine.library.densifies())

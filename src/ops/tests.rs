@@ -376,27 +376,6 @@ fn a_solve_that_is_stable_row_by_row_is_never_rewritten() {
     assert!(!named(Stability::Windowed), "plans from before are found");
 }
 
-/// Beside sweeps, by the same consent. A pair lists what suffices for both solves.
-#[test]
-fn approximate_inverses_are_for_those_who_consent() {
-    let matrix = Spec::parse("poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
-    let lower = Sptrsv { approximate: true, ..Sptrsv::PLAIN };
-    let upper = Sptrsv { triangle: Triangle::Upper, ..lower };
-    let maps = |solve: Sptrsv, then: Option<Sptrsv>, kind| {
-        let then = then.map(Problem::Sptrsv);
-        let narrowing = Narrowing { then, ..Narrowing::default() };
-        let space = of(&Problem::Sptrsv(solve)).space(&matrix, &device(kind), &narrowing).unwrap();
-        let such = space.scored.iter().filter(|(candidate, _)| candidate.family == "inverse");
-        such.map(|(it, _)| (it.int("power").unwrap(), it.int("steps").unwrap())).collect()
-    };
-    let of_pair: std::collections::BTreeSet<_> = maps(lower, Some(upper), DeviceKind::Cuda);
-    assert_eq!(maps(upper, Some(lower), DeviceKind::Cuda), of_pair);
-    assert!(of_pair.iter().any(|it| it.1 == 1) && of_pair.iter().any(|it| it.1 == 2));
-    let exact = Sptrsv { approximate: false, ..lower };
-    assert!(maps(exact, None, DeviceKind::Cuda).is_empty());
-    assert!(maps(lower, None, DeviceKind::Cpu).is_empty());
-}
-
 /// Only by consent, with as many sweeps as the system needs, and with a key of its own.
 #[test]
 fn sweeps_are_for_those_who_consent_to_an_approximate_solve() {

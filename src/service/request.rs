@@ -120,8 +120,8 @@ pub(super) fn second_search(
     if first.is_approximate() {
         let family = &first.family;
         search.families = vec![family.clone()];
-        for name in ops::sptrsv::approximate::map_parameters(first) {
-            if let Some(value) = first.params.get(name) {
+        for name in first.map_parameters() {
+            if let Some(value) = first.params.get(*name) {
                 search.fixed.0.insert(format!("{family}.{name}"), value.clone());
             }
         }

@@ -1,12 +1,11 @@
-//! What the approximate families have in common: when a map of b is near enough, what checks of bundles compare with, what both solves of
-//! a pair have to agree in, and the time of a launch that waits for nothing.
+//! What the approximate families have in common: when a map of b is near enough, what checks of bundles compare with,
+//! and the time of a launch that waits for nothing.
 
 use super::inverse::compute::Inverse;
 use super::inverse::scheme::Scheme as InverseScheme;
 use super::sweeps::estimate::{approximation, last_two};
 use super::sweeps::scheme::Scheme as SweepsScheme;
 use super::{Refusal, System};
-use crate::domain::candidate::{INVERSE, SWEEPS};
 use crate::domain::{Candidate, Dtype, Fixed, Param};
 use crate::sparse::tolerance::{APPROXIMATE, sweeping_error};
 use crate::sparse::{Triangular, operand};
@@ -110,18 +109,6 @@ fn swept(system: &Triangular, dtype: Dtype, b: &[f64], scheme: &SweepsScheme) ->
     Known { before, x, error: size, steps: format!("{} sweeps", scheme.sweeps) }
 }
 
-/// The parameters of an approximate candidate that both solves of a pair have in common if they are to make a symmetric map of b; none of
-/// an exact one.
-pub fn map_parameters(candidate: &Candidate) -> Vec<&'static str> {
-    match candidate.family.as_str() {
-        // Blocks matter only to sweeps among their rows.
-        SWEEPS if candidate.int("inner") == Some(1) => vec!["sweeps", "inner"],
-        SWEEPS => vec!["sweeps", "inner", "rows"],
-        INVERSE => vec!["power", "steps"],
-        _ => Vec::new(),
-    }
-}
-
 /// Why approximate families have no schemes for the system, if they have none.
 pub fn lacking(system: &System) -> Option<&'static str> {
     match system.problem.approximate {
@@ -145,7 +132,8 @@ pub fn lanes(all: &[u32], entries: f64, rows: usize) -> Vec<u32> {
     all.iter().filter(suits).copied().collect()
 }
 
-/// Predicted microseconds of a launch that sums the rows of a matrix with `entries` entries, `vectors` values a row beside.
+/// Predicted microseconds of a launch, one of several, that sums the rows of a matrix with `entries` entries and as many rows as the system;
+/// `vectors` is how many values of vectors a row reads and writes beside.
 pub fn launch_us(system: &System, entries: f64, vectors: f64, lanes: u32) -> f64 {
     let rows = system.triangular.rows() as f64;
     let value = system.problem.dtype.bytes() as f64;

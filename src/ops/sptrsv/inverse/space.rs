@@ -206,9 +206,11 @@ impl Found {
 mod tests {
     use super::*;
     use crate::domain::problem::Triangle;
-    use crate::domain::{Device, DeviceKind, Sptrsv};
+    use crate::domain::{Device, DeviceKind, Problem, Sptrsv};
+    use crate::ops::{self, Narrowing, of};
     use crate::sparse::Csr;
     use crate::sparse::generate::Spec;
+    use std::collections::BTreeSet;
 
     const NEAR: Sptrsv = Sptrsv { approximate: true, ..Sptrsv::PLAIN };
 
@@ -330,5 +332,27 @@ mod tests {
     fn where_more_hops_change_nothing_none_are_tried() {
         let diagonal = system(&generated("banded:n=100,half=0"), &NEAR);
         assert_eq!(maps(&share(&diagonal, &Fixed::default(), None)), [(1, 1), (2, 1)]);
+    }
+
+    /// Beside sweeps, by the same consent. A pair lists what suffices for both solves.
+    #[test]
+    fn approximate_inverses_are_for_those_who_consent() {
+        let matrix = generated("poisson2d:nx=40,ny=40,seed=1");
+        let lower = NEAR;
+        let upper = Sptrsv { triangle: Triangle::Upper, ..lower };
+        let maps = |solve: Sptrsv, then: Option<Sptrsv>, kind| {
+            let then = then.map(Problem::Sptrsv);
+            let narrowing = Narrowing { then, ..Narrowing::default() };
+            let problem = Problem::Sptrsv(solve);
+            let space = of(&problem).space(&matrix, &ops::tests::device(kind), &narrowing).unwrap();
+            let such = space.scored.iter().filter(|(candidate, _)| candidate.family == "inverse");
+            such.map(|(it, _)| (it.int("power").unwrap(), it.int("steps").unwrap())).collect()
+        };
+        let of_pair: BTreeSet<_> = maps(lower, Some(upper), DeviceKind::Cuda);
+        assert_eq!(maps(upper, Some(lower), DeviceKind::Cuda), of_pair);
+        assert!(of_pair.iter().any(|it| it.1 == 1) && of_pair.iter().any(|it| it.1 == 2));
+        let exact = Sptrsv { approximate: false, ..lower };
+        assert!(maps(exact, None, DeviceKind::Cuda).is_empty());
+        assert!(maps(lower, None, DeviceKind::Cpu).is_empty());
     }
 }
