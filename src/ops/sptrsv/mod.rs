@@ -192,8 +192,8 @@ pub fn space(
     })
 }
 
-/// What the approximate families add. Without consent nothing is said of one, unless somebody asks. Both solves of a pair that is not named
-/// otherwise are to have the same map, so the other system is taken into account.
+/// What the approximate families add. Without consent nothing is said of one, unless somebody asks for it. Where the request is the first of
+/// a pair, the other system is taken into account, since both solves are to make a symmetric map.
 fn approximate_shares(
     matrix: &Csr,
     system: &System,
