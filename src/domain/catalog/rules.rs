@@ -283,7 +283,7 @@ pub const RULES: &[Rule] = &[
         name: "hardware_utilization",
         title: "Enough blocks",
         words: words(
-            "There are blocks for at least half of the multiprocessors, so that few of them are idle.",
+            "There are blocks for at least half of the multiprocessors, so that few of them are idle; or a block is done within a microsecond.",
             "blocks = ⌈M ÷ M1⌉ × ⌈N ÷ N1⌉ ≥ multiprocessors ÷ 2",
             "blocks",
         ),

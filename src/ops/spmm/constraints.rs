@@ -24,6 +24,9 @@ const LINE_BYTES: u64 = 64;
 /// more accumulators than registers, and a narrower tile of its family does the same work without spills.
 const MAX_LOCAL_BYTES: u32 = 64;
 
+/// What L2 gives per byte that memory does.
+const L2_OVER_MEMORY: f64 = 2.0;
+
 struct Facts {
     inspection: Inspection,
     problem: Spmm,
@@ -292,9 +295,25 @@ fn whole_warps(facts: &Facts, tile: &Tile) -> Verdict {
     tile::whole_warps(tile, &Limits::of(&facts.device))
 }
 
-/// LO-SpMM, section 3.3, by the blocks that a call launches.
+/// LO-SpMM, section 3.3, by the blocks that a call launches. Where a block is done before others could have begun, idle multiprocessors
+/// cost nothing, and what a block does for a long row is worth more: such products are not judged.
 fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
-    tile::enough_blocks(kernel.blocks(&facts.inspection, &facts.problem), &facts.device)
+    let blocks = kernel.blocks(&facts.inspection, &facts.problem);
+    match is_brief(facts, blocks) {
+        true => Verdict::Keep,
+        false => tile::enough_blocks(blocks, &facts.device),
+    }
+}
+
+/// Whether a block takes a multiprocessor less than a microsecond: its entries, and the row of B that each needs, by the rate of L2.
+fn is_brief(facts: &Facts, blocks: u64) -> bool {
+    let (problem, device) = (&facts.problem, &facts.device);
+    let element = problem.dtype.bytes() as f64;
+    let entry = 4.0 + element + f64::from(problem.n) * element;
+    let bytes = facts.inspection.nnz as f64 * entry / blocks.max(1) as f64;
+    // GB/s are thousands of bytes a microsecond.
+    let rate = L2_OVER_MEMORY * device.copy_gbps * 1e3 / f64::from(device.multiprocessors.max(1));
+    bytes <= rate
 }
 
 /// LO-SpMM, section 3.4. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or

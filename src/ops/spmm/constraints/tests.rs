@@ -161,6 +161,40 @@ fn the_papers_example_comes_down_from_64_to_38_to_12_to_6() {
     assert!((tile::waste(8, 6) - 1.0 / 3.0).abs() < 1e-12 && tile::waste(8, 4) == 0.0);
 }
 
+/// Of a few hundred rows one is long: few blocks, each of which is done at once. With four times as many entries they are not.
+#[test]
+fn products_whose_blocks_are_brief_may_leave_multiprocessors_idle() {
+    let team = [("block", 256), ("chunk", 1024), ("cols", 1), ("heavy", 32), ("lanes", 8)]
+        .into_iter()
+        .chain([("team", 8), ("unroll", 4), ("vec", 4), ("ways", 1)])
+        .fold(Candidate::new("nnz_split"), |candidate, (name, value)| candidate.with(name, value))
+        .with_text("b", "given")
+        .with_text("fetch", "ahead")
+        .with_text("order", "length");
+    let judged = |lengths: &[usize], copy_gbps: f64| {
+        let indptr = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let indptr: Vec<usize> = std::iter::once(0).chain(indptr).collect();
+        let indices: Vec<u32> = lengths.iter().flat_map(|&length| 0..length as u32).collect();
+        let values = vec![1.0; indices.len()];
+        let matrix =
+            crate::sparse::Csr::new(lengths.len(), 20_000, indptr, indices, values).unwrap();
+        let Facts { problem, device, compiled, .. } = facts(65_536);
+        let device = Device { multiprocessors: 132, copy_gbps, ..device };
+        let facts = Facts { inspection: Inspection::of(&matrix), problem, device, compiled };
+        with_kernel(&facts, &team, hardware_utilization).keeps()
+    };
+    let mut lengths = vec![8; 305];
+    lengths[7] = 300;
+    assert!(judged(&lengths, 3000.0));
+    // By a device that was not measured nothing is brief.
+    assert!(!judged(&lengths, 0.0));
+    lengths.iter_mut().for_each(|length| *length *= 4);
+    assert!(!judged(&lengths, 3000.0));
+}
+
 #[test]
 fn widths_between_powers_of_two_are_listed_where_they_pad_less() {
     let widths = |n: u32| -> Vec<u32> {
