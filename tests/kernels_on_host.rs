@@ -262,7 +262,7 @@ fn approximations() -> Vec<Case> {
         let b: Vec<f64> = (0..rows).map(|row| f64::from(row as u32 % 17) / 4.0 - 2.0).collect();
         let ordered: Vec<f64> = (0..rows).map(|s| b[system.original(s)]).collect();
         let mut lowerer = SptrsvLowerer::new(&matrix, solve, gpu()).unwrap();
-        // Each number of lanes with one step and two, and rows of more entries than lanes take at once.
+        // Every fifth: all numbers of lanes, one step and two, and rows of more entries than lanes take at once.
         for (at, scheme) in inverse::scheme::Scheme::every().into_iter().enumerate() {
             if at % 5 != 2 || [1, 8].contains(&scheme.map.power) {
                 continue;

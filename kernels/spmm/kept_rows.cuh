@@ -118,10 +118,13 @@ struct Pieces {
             const u64 at = (((column + u) * step) & ~15ull) + 16ull * piece;
             if (at + 16 <= bytes) {
                 copy_piece_ahead(to, b + at);
-            } else {
-                *to = uint4{};
-                for (u64 k = at; k < bytes; k += sizeof(T))
-                    *reinterpret_cast<T*>(reinterpret_cast<char*>(to) + (k - at)) = *reinterpret_cast<const T*>(b + k);
+                continue;
+            }
+            // By elements: an asynchronous copy of fewer bytes reads no more than these either, but a memory checker says that it does.
+            T* elements = reinterpret_cast<T*>(to);
+            for (u32 i = 0; i < 16 / sizeof(T); ++i) {
+                const u64 k = at + i * sizeof(T);
+                elements[i] = k < bytes ? *reinterpret_cast<const T*>(b + k) : T{};
             }
         }
     }

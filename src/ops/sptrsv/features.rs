@@ -37,8 +37,9 @@ pub const TEN: [(&str, bool); 10] = [
     ("dep_dist", false),
 ];
 
-/// Families that models of [`VERSION`] know by name. One that came later has none of these set, and of `sweeps`, whose searches, as those of
-/// `inverse`, are nothing to learn from, a model has seen none: its opinion of such a family is a guess, and it is the analytic model's opinion, which a search hears of every family, that gets it tried.
+/// Families that models of [`VERSION`] know by name. One that came later has none of these set, and of `sweeps` a model has seen no search,
+/// since those of approximate solves are nothing to learn from (nor are those of `inverse`). What a model thinks of such a family is a guess:
+/// it is the analytic model, which a search hears of every family, that gets it tried.
 const FAMILY_NAMES: [&str; 9] =
     ["slices", "ag", "serial", "levels", "merged", "vendor", "overlapped", "chains", "sweeps"];
 

@@ -29,7 +29,7 @@ const RUN: usize = 4096;
 /// Why there is no M.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    #[error("more than {VISITS} entries would be visited")]
+    #[error("to compute it after all before it would visit more than {VISITS} entries")]
     Visits,
     #[error("it would have more than {GROWTH} times the triangle's entries and {ALWAYS} more")]
     Entries,
@@ -207,6 +207,8 @@ fn line(lines: &Lines<'_>, s: usize, reached: Vec<u32>, twice: bool, room: &Room
         }
         same
     });
+    // Many lines wait for the others of their run.
+    rest.shrink_to_fit();
     room.takes(rest.len())?;
     Some(Line { reached, values, rest })
 }

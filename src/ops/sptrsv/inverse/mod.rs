@@ -1,7 +1,7 @@
 //! The family `inverse`: solves approximately, by the client's consent (`approximate` in the problem), by one product with a sparse matrix
 //! that is near the inverse, or by two.
 //!
-//! Beyond the paper. An incomplete sparse approximate inverse (Anzt, Huckle, Braeckle and Dongarra, Parallel Computing 2018, section 2) has
+//! AG-SpTRSV has no such family. An incomplete sparse approximate inverse (Anzt, Huckle, Braeckle and Dongarra, Parallel Computing 2018, section 2) has
 //! the pattern of a power of the triangle, and is exact on it: each of its rows (or columns) is the solution of a small triangular system. A
 //! call is one launch that waits for nothing, where `sweeps` has as many as it takes. Where all ways from one unknown to another have the
 //! same length, as in factors of grids, M of `power` hops is what `power` + 1 sweeps compute.

@@ -4,7 +4,7 @@ use crate::sparse::Triangular;
 use std::borrow::Cow;
 
 /// Most entries of a line. Its system is solved by substitution, so that this bounds the host's work, and a line of more hardly pays
-/// beside sweeps: 64 entries are 4 hops in a factor of a cube, which needs 3, and 8 and more in one of a square, which needs 4.
+/// beside sweeps: 64 entries are 5 hops in a factor of a cube, which needs 3, and 8 and more in one of a square, which needs 4.
 pub const MOST_ENTRIES: usize = 64;
 
 /// The triangle by the lines that M has: its rows for a left inverse, its columns for a right one.

@@ -58,18 +58,16 @@ pub(super) struct Rewriting<'a> {
 }
 
 /// What is known of a row's equation. The tasks that build a level write those of its rows, and read those of earlier levels.
-#[repr(C)]
 struct Row {
     /// Its window's number, counted from 1; 0 for none.
     window: AtomicU32,
     segment: AtomicU32,
     at: AtomicU32,
-    unused: u32,
     /// Magnitude of the equation, see `GROWTH`: the bits of a float64.
     growth: AtomicU64,
 }
 
-// SAFETY: all of them are integers.
+// SAFETY: atomic integers, which may be zero.
 unsafe impl Zeroable for Row {}
 
 impl Row {
@@ -206,7 +204,7 @@ impl<'a> Rewriting<'a> {
             self.build_open();
         }
         let mut accumulators = std::mem::take(&mut self.accumulators);
-        let tasks = accumulators.len().min(self.tasks(rows.len()));
+        let tasks = accumulators.len().min(self.tasks(rows));
         let joined = match accumulators.first_mut() {
             Some(sums) if tasks < 2 => self.join_narrow(rows, most, sums),
             _ => self.join_wide(rows, most, &mut accumulators[..tasks]),
@@ -223,11 +221,14 @@ impl<'a> Rewriting<'a> {
         joined
     }
 
-    /// How many tasks pay for a level of so many rows: what a row costs goes by its entries.
-    fn tasks(&self, rows: usize) -> usize {
+    /// How many tasks pay for a level: what a row costs goes by its entries, which are counted where rows are few.
+    fn tasks(&self, rows: &[u32]) -> usize {
         let system = self.system;
-        let entries = rows * (system.nnz() + system.rows()) / system.rows().max(1);
-        (entries / TASK_ENTRIES).min(rows / TASK_ROWS)
+        let entries = match rows.len() < PARALLEL_ROWS {
+            true => rows.iter().map(|&row| system.row(row as usize).0.len() + 1).sum(),
+            false => rows.len() * (system.nnz() + system.rows()) / system.rows().max(1),
+        };
+        (entries / TASK_ENTRIES).min(rows.len() / TASK_ROWS)
     }
 
     /// Enters the rows into the open window, as its first.
@@ -348,7 +349,11 @@ impl<'a> Rewriting<'a> {
                 }
             }
             // As large as it is: what grows is copied, and its pages are given back, again and again.
-            Ok((sums.built.clone(), longest))
+            let built = sums.built.clone();
+            if built.terms() > SEGMENT_TERMS {
+                sums.built = Segment::default();
+            }
+            Ok((built, longest))
         };
         let tasks = rows.par_chunks(share).zip(accumulators.par_iter_mut()).enumerate();
         let built: Vec<Result<(Segment, usize), Option<Refused>>> = tasks
@@ -395,14 +400,21 @@ impl<'a> Rewriting<'a> {
         sums.begin();
         sums.known.add(self.system.original(row) as u32, 1.0 / self.system.diagonal[row]);
         let (columns, values) = self.system.row(row);
+        let most = self.how.terms as usize;
         for (&parent, &value) in columns.iter().zip(values) {
             let factor = coefficient(self.system, row, value);
             let of_parent = &self.rows[parent as usize];
             if of_parent.window() == window {
                 let Place { segment, row } = of_parent.place();
                 let segment = own.unwrap_or_else(|| &self.segments[segment as usize]);
-                sums.known.add_all(segment.known.row(row as usize), factor);
-                sums.unknown.add_all(segment.unknown.row(row as usize), factor);
+                let (known, unknown) =
+                    (segment.known.row(row as usize), segment.unknown.row(row as usize));
+                // Before it is added: one row of very many terms may be a parent of all others.
+                if known.0.len() > most || unknown.0.len() > most.max(columns.len()) {
+                    return None;
+                }
+                sums.known.add_all(known, factor);
+                sums.unknown.add_all(unknown, factor);
             } else {
                 sums.unknown.add(parent, factor);
             }
