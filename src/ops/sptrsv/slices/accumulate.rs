@@ -170,7 +170,7 @@ mod tests {
             let (mut order, mut expected) = (Vec::new(), HashMap::new());
             for at in 0..3 * columns {
                 // Neighbours, and columns that are far apart.
-                let col = (at % columns).pow(2) % columns << (8 * (at % 3));
+                let col = ((at % columns).pow(2) % columns) << (8 * (at % 3));
                 let sum = expected.entry(col).or_insert_with(|| {
                     order.push(col);
                     0.0
