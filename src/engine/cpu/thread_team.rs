@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Polls before a waiting thread yields its core: a few microseconds, or many hops. With more threads than free cores,
 /// longer polling would take time from the threads that are being waited for.
@@ -14,6 +15,12 @@ const POLLS: u32 = 1 << 7;
 
 /// Number of yields of an idle thread before it sleeps.
 const OFFERS: u32 = 100;
+
+/// Number of yields of a thread that waits for another of its run, and how long it then naps at a time. Threads that yield keep every core
+/// busy, so that the one they wait for may have to wait itself, behind a thread of somebody else's that spins as well (a BLAS library's, between
+/// two calls); a core whose thread naps is idle, and takes it over. A wait of that many yields is long beside a nap.
+const PATIENCE: u32 = 8;
+const NAP: Duration = Duration::from_micros(20);
 
 /// The calling thread and additional threads of its own. In a work-stealing pool, a task that waits for another may
 /// wait forever for one that was never started; here every thread runs exactly one task. Threads do not sleep between
@@ -133,10 +140,12 @@ impl Shared {
     }
 }
 
-/// Spins until `holds` is true; yields after a while, since there may be fewer cores than threads.
+/// Spins until `holds` is true; yields after a while, since there may be fewer cores than threads, and then naps.
 pub fn wait_until(holds: impl Fn() -> bool) {
+    let mut offers = 0;
     while !spin_for(&holds) {
-        std::thread::yield_now();
+        offers += 1;
+        if offers < PATIENCE { thread::yield_now() } else { thread::sleep(NAP) }
     }
 }
 
