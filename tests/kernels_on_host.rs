@@ -248,25 +248,27 @@ fn solves() -> Vec<Case> {
 fn approximations() -> Vec<Case> {
     let mut cases = Vec::new();
     let near = Sptrsv { approximate: true, ..Sptrsv::PLAIN };
-    for (spec, solve) in [
+    let systems = [
         ("ilu0_poisson2d:nx=14,ny=13,seed=1", near),
         (
             "poisson2d:nx=12,ny=9,seed=1",
             Sptrsv { triangle: Triangle::Upper, dtype: Dtype::F32, ..near },
         ),
         ("lower:tail=2,of=road:nx=20,ny=15,seed=1", Sptrsv { transpose: true, ..near }),
-    ] {
+    ];
+    for (system_at, (spec, solve)) in systems.into_iter().enumerate() {
         let matrix = Arc::new(Spec::parse(spec).unwrap().generate().unwrap());
         let system = System::of(&matrix, &solve, &gpu()).unwrap().triangular;
         let rows = matrix.rows();
         let b: Vec<f64> = (0..rows).map(|row| f64::from(row as u32 % 17) / 4.0 - 2.0).collect();
         let ordered: Vec<f64> = (0..rows).map(|s| b[system.original(s)]).collect();
         let mut lowerer = SptrsvLowerer::new(&matrix, solve, gpu()).unwrap();
-        // Every fifth: all numbers of lanes, one step and two, and rows of more entries than lanes take at once.
-        for (at, scheme) in inverse::scheme::Scheme::every().into_iter().enumerate() {
-            if at % 5 != 2 || [1, 8].contains(&scheme.map.power) {
-                continue;
-            }
+        // Each number of lanes, with one step for one system and with two for the next; rows of more entries than lanes take at once.
+        for (at, lanes) in inverse::scheme::LANES.into_iter().enumerate() {
+            let power = inverse::scheme::POWERS[1 + at % 4];
+            let steps = inverse::scheme::STEPS[(at + system_at) % 2];
+            let scheme =
+                inverse::scheme::Scheme { map: inverse::scheme::Map { power, steps }, lanes };
             let made = inverse::compute::Inverse::of(&system, solve.dtype, scheme.map).unwrap();
             let (once, twice) = made.approximations(&ordered);
             let x = twice.unwrap_or(once);
