@@ -8,7 +8,7 @@
 // after x = M b, in one launch less and with fewer entries. Nothing waits, and what is computed is a fixed linear map of b, as a
 // preconditioner has to be (incomplete sparse approximate inverses: Anzt, Huckle, Braeckle and Dongarra, Parallel Computing 2018).
 #pragma once
-#include "device.cuh"
+#include "sptrsv/lanes.cuh"
 
 namespace sparsetune {
 
@@ -63,8 +63,7 @@ __device__ __forceinline__ void inverse(const Product<Value>& of) {
 #pragma unroll
         for (u32 i = 0; i < kUnroll; ++i) sum += vals[i] * from[i];
     }
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    sum = sum_of_row<kLanes>(sum);
     if (works && lane == 0) of.to[row] = sum;
 }
 

@@ -10,7 +10,7 @@
 // a barrier each, where a launch costs a round trip through L2 and the bytes of the matrix (two-stage iteration: Frommer and
 // Szyld, Numerische Mathematik 1992).
 #pragma once
-#include "device.cuh"
+#include "sptrsv/lanes.cuh"
 
 namespace sparsetune {
 
@@ -42,14 +42,6 @@ struct Sweep {
     u32 rows;
     u32 reversed;  // whether row s of the system is row rows - 1 - s of the matrix
 };
-
-// The sum over the lanes of a row, in all of them.
-template <int kLanes, typename Value>
-__device__ __forceinline__ Value sum_of_row(Value value) {
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-    return value;
-}
 
 template <typename Config, typename Value = typename Config::Value>
 __device__ __forceinline__ void sweeps(const Sweep<Value>& of) {

@@ -8,6 +8,9 @@ use crate::sparse::{Csr, Triangular};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What L2 gives per byte that memory does, about.
+pub const L2_OVER_MEMORY: f64 = 2.0;
+
 /// The least time of a problem on a device, as a reference for its plans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {

@@ -10,8 +10,8 @@ pub struct Domain {
 }
 
 impl Domain {
-    pub fn ints(name: &'static str, values: &[i64]) -> Self {
-        Self { name, values: values.iter().copied().map(Param::Int).collect() }
+    pub fn ints<I: Copy + Into<i64>>(name: &'static str, values: &[I]) -> Self {
+        Self { name, values: values.iter().map(|&value| Param::Int(value.into())).collect() }
     }
 
     pub fn texts(name: &'static str, values: &[&str]) -> Self {
@@ -73,7 +73,7 @@ mod tests {
             ]
         );
         assert_eq!(product("vendor", &[]).len(), 1);
-        assert_eq!(product("f", &[Domain::ints("m1", &[])]).len(), 0);
+        assert_eq!(product("f", &[Domain::ints::<i64>("m1", &[])]).len(), 0);
         let odd = chosen("f", &domains, |candidate| candidate.int("m1") == Some(1));
         assert_eq!(odd, product("f", &domains[..])[..2]);
     }

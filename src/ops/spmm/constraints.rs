@@ -11,6 +11,7 @@ use super::similarity;
 use crate::domain::recipe::Stores;
 use crate::domain::{Candidate, Device, DeviceKind, Fixed, KernelFigures, Layout, Spmm, funnel};
 use crate::ops::Narrowing;
+use crate::ops::limit::L2_OVER_MEMORY;
 use crate::search::{Constraint, Verdict};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,9 +24,6 @@ const LINE_BYTES: u64 = 64;
 /// Local memory per thread, bytes, that a kernel may use: a small array may live there, but a kernel that spills more has
 /// more accumulators than registers, and a narrower tile of its family does the same work without spills.
 const MAX_LOCAL_BYTES: u32 = 64;
-
-/// What L2 gives per byte that memory does.
-const L2_OVER_MEMORY: f64 = 2.0;
 
 struct Facts {
     inspection: Inspection,

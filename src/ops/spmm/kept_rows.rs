@@ -72,9 +72,9 @@ impl SpmmFamily for KeptRows {
     fn domains(&self) -> &'static [Domain] {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
             vec![
-                Domain::ints("rows", &windows::ROWS.map(i64::from)),
+                Domain::ints("rows", &windows::ROWS),
                 Domain::ints("turns", &[1, 2]),
-                Domain::ints("keep", &KEEP.map(i64::from)),
+                Domain::ints("keep", &KEEP),
                 Domain::ints("r", &[4, 8]),
                 Domain::ints("stages", &[2, 3]),
             ]

@@ -76,11 +76,11 @@ pub const GROUPS: &str = "groups of threads that share a panel, whose columns an
 pub fn domains() -> Vec<Domain> {
     vec![
         Domain::ints(WAYS, &[1, 2, 4, 8]),
-        Domain::ints("m1", &COPIED_HEIGHTS.map(i64::from)),
+        Domain::ints("m1", &COPIED_HEIGHTS),
         Domain::ints("n1", &[16, 32, 64, 128, 256]),
         Domain::ints("vec", &[1, 2, 4, 8]),
         Domain::ints("unroll", &[2, 4, 8]),
-        Domain::ints("block", &[COPYING_BLOCK.into()]),
+        Domain::ints("block", &[COPYING_BLOCK]),
         Domain::texts("order", &["natural", "length", "similarity", "locality"]),
     ]
 }

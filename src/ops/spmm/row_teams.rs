@@ -133,8 +133,8 @@ impl SpmmFamily for RowTeams {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
             let mut domains = vec![
                 Domain::ints(TEAM, &[1, 2, 8]),
-                Domain::ints("heavy", &HEAVY.map(i64::from)),
-                Domain::ints("chunk", &CHUNKS.map(i64::from)),
+                Domain::ints("heavy", &HEAVY),
+                Domain::ints("chunk", &CHUNKS),
             ];
             domains.extend(walk::DOMAINS.iter().map(|domain| match domain.name {
                 "ways" => Domain::ints("ways", &[1, 2, 4, 8]),

@@ -122,7 +122,7 @@ impl SpmmFamily for RowTurns {
 
     fn domains(&self) -> &'static [Domain] {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
-            let mut domains = vec![Domain::ints(TURNS, &EACH.map(i64::from))];
+            let mut domains = vec![Domain::ints(TURNS, &EACH)];
             domains.extend(walk::DOMAINS.iter().map(|domain| match domain.name {
                 "ways" => Domain::ints("ways", &[1]),
                 "block" => Domain::ints("block", &[256]),

@@ -105,7 +105,7 @@ pub fn candidates(family: &str, domains: &[Domain], problem: &Spmm) -> Vec<Candi
         domains
             .iter()
             .map(|domain| match domain.name {
-                "vec" => Domain::ints("vec", &[i64::from(widest_vector(problem, dense.stages()))]),
+                "vec" => Domain::ints("vec", &[widest_vector(problem, dense.stages())]),
                 "b" => Domain::texts("b", &[dense.name()]),
                 "order" if by_columns && dense != Dense::Both => {
                     Domain::texts("order", &["natural"])

@@ -7,6 +7,7 @@ use super::sweeps::estimate::{approximation, last_two};
 use super::sweeps::scheme::Scheme as SweepsScheme;
 use super::{Refusal, System};
 use crate::domain::{Candidate, Dtype, Fixed, Param};
+use crate::ops::limit::L2_OVER_MEMORY;
 use crate::sparse::tolerance::{APPROXIMATE, sweeping_error};
 use crate::sparse::{Triangular, operand};
 use rayon::prelude::*;
@@ -17,8 +18,6 @@ const SEED: u64 = 0x5eed_5eed;
 
 /// A launch of several, microseconds.
 const LAUNCH_US: f64 = 1.6;
-/// What L2 gives per byte that memory does.
-const L2_OVER_MEMORY: f64 = 2.0;
 /// Bytes that a load of one unknown moves.
 const SECTOR: f64 = 32.0;
 

@@ -141,12 +141,12 @@ fn best(
 
 /// Values of the parameter of `levels` that does not depend on the device.
 pub fn level_domains() -> [Domain; 1] {
-    [Domain::ints("narrow", &NARROW.map(i64::from))]
+    [Domain::ints("narrow", &NARROW)]
 }
 
 /// Likewise of `merged`.
 pub fn merged_domains() -> [Domain; 1] {
-    [Domain::ints("rows", &ROWS.map(i64::from))]
+    [Domain::ints("rows", &ROWS)]
 }
 
 /// The rules of a family whose schemes share the work.

@@ -131,8 +131,8 @@ pub fn domains() -> Vec<Domain> {
     shared.sort_unstable();
     shared.dedup();
     vec![
-        Domain::ints("nw", &NW.map(i64::from)),
-        Domain::ints("ng", &NG.map(i64::from)),
+        Domain::ints("nw", &NW),
+        Domain::ints("ng", &NG),
         texts("sw_rnnz", shared.into_iter().map(Shared::name).collect()),
         Domain::texts("read", &READS.map(Read::name)),
         Domain::texts("sync", &[Sync::Sentinel, Sync::Packed].map(Sync::name)),

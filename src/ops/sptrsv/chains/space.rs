@@ -37,16 +37,13 @@ const WAITS_LEFT: f64 = 0.75;
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
-    let ints = |name, values: &[u32]| {
-        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
-    };
     vec![
-        ints("rows", &ROWS),
-        ints("terms", &TERMS),
-        ints("unroll", &UNROLL),
-        ints("warps", &WARPS),
-        ints("substitute", &SUBSTITUTE),
-        ints("staged", &STAGED),
+        Domain::ints("rows", &ROWS),
+        Domain::ints("terms", &TERMS),
+        Domain::ints("unroll", &UNROLL),
+        Domain::ints("warps", &WARPS),
+        Domain::ints("substitute", &SUBSTITUTE),
+        Domain::ints("staged", &STAGED),
     ]
 }
 

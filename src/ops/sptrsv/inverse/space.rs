@@ -15,10 +15,11 @@ const LISTED: usize = 2;
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
-    let ints = |name, values: &[u32]| {
-        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
-    };
-    vec![ints("power", &POWERS), ints("steps", &STEPS), ints("lanes", &LANES)]
+    vec![
+        Domain::ints("power", &POWERS),
+        Domain::ints("steps", &STEPS),
+        Domain::ints("lanes", &LANES),
+    ]
 }
 
 /// Schemes of the whole product with the fixed parameter values.

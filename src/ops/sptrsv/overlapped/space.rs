@@ -34,15 +34,12 @@ const SURVEYED_WINDOWS: usize = 6;
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
-    let ints = |name, values: &[u32]| {
-        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
-    };
     vec![
-        ints("levels", &LEVELS),
-        ints("lanes", &LANES),
-        ints("unroll", &UNROLL),
-        ints("awaited", &AWAITED),
-        ints("warps", &WARPS),
+        Domain::ints("levels", &LEVELS),
+        Domain::ints("lanes", &LANES),
+        Domain::ints("unroll", &UNROLL),
+        Domain::ints("awaited", &AWAITED),
+        Domain::ints("warps", &WARPS),
     ]
 }
 

@@ -60,22 +60,19 @@ const LONG_ROWS: f64 = 32.0;
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
-    let ints = |name, values: &[u32]| {
-        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
-    };
     vec![
-        ints("window_ns", &WINDOW_NS),
-        ints("terms", &TERMS),
-        ints("refine", &REFINE),
-        ints("lanes", &LANES),
-        ints("warps", &WARPS),
-        ints("unroll", &UNROLL),
+        Domain::ints("window_ns", &WINDOW_NS),
+        Domain::ints("terms", &TERMS),
+        Domain::ints("refine", &REFINE),
+        Domain::ints("lanes", &LANES),
+        Domain::ints("warps", &WARPS),
+        Domain::ints("unroll", &UNROLL),
         Domain::texts("take", &TAKES.map(Take::name)),
         Domain::texts("sync", &SYNCS.map(Sync::name)),
         Domain::texts("scope", &SCOPES.map(Scope::name)),
-        ints("pause", &PAUSES),
-        ints("alpha", &ALPHAS),
-        ints("ahead", &AHEAD),
+        Domain::ints("pause", &PAUSES),
+        Domain::ints("alpha", &ALPHAS),
+        Domain::ints("ahead", &AHEAD),
     ]
 }
 

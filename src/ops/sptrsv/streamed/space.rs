@@ -23,10 +23,7 @@ const LISTED: [Scheme; 3] = [
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
-    let ints = |name, values: &[u32]| {
-        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
-    };
-    vec![ints("entries", &ENTRIES), ints("warps", &WARPS)]
+    vec![Domain::ints("entries", &ENTRIES), Domain::ints("warps", &WARPS)]
 }
 
 /// Schemes of the whole product, legal or not, with the fixed parameter values.

@@ -14,10 +14,12 @@ const INNER_US: f64 = 0.6;
 
 /// The parameters with their values, in the order in which they vary.
 pub fn domains() -> Vec<Domain> {
-    let ints = |name, values: &[u32]| {
-        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
-    };
-    vec![ints("sweeps", &SWEEPS), ints("inner", &INNER), ints("rows", &ROWS), ints("lanes", &LANES)]
+    vec![
+        Domain::ints("sweeps", &SWEEPS),
+        Domain::ints("inner", &INNER),
+        Domain::ints("rows", &ROWS),
+        Domain::ints("lanes", &LANES),
+    ]
 }
 
 /// Schemes of the whole product with the fixed parameter values.
